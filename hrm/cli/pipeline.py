@@ -1,4 +1,5 @@
-"""``hrm pipeline run|list|cancel``: pipelines from the shell, a client like any program's."""
+"""``hrm pipeline run|submit|result|list|cancel``: pipelines from the shell, a client like any
+program's."""
 
 from __future__ import annotations
 
@@ -57,30 +58,42 @@ class Class(enum.StrEnum):
     STREAM = "stream"
 
 
+ReferenceArgument = Annotated[
+    str, typer.Argument(metavar="MODULE:PIPELINE", help="Importable from this directory.")
+]
+InputsOption = Annotated[
+    list[str], typer.Option("--input", "-i", help="One task's input; may be repeated.")
+]
+KindOption = Annotated[
+    InputKind,
+    typer.Option(
+        "--as",
+        help="What an --input is: a file whose path nodes can open, too; a file whose bytes are "
+        "sent; or JSON.",
+    ),
+]
+SizeOption = Annotated[
+    float, typer.Option(min=0.0, help="Size of each input, for schedulers. 0: as measured.")
+]
+ClassOption = Annotated[Class, typer.Option("--class", help="Streams go first.")]
+FormatOption = Annotated[str | None, typer.Option("--result-format", help=FORMAT_HELP)]
+QueueOption = Annotated[
+    str, typer.Option("--queue", help="Of the application that the tasks are; else by rules.")
+]
+
+
 @group.command()
 def run(
-    reference: Annotated[
-        str, typer.Argument(metavar="MODULE:PIPELINE", help="Importable from this directory.")
-    ],
-    inputs: Annotated[
-        list[str], typer.Option("--input", "-i", help="One task's input; may be repeated.")
-    ],
-    kind: Annotated[
-        InputKind,
-        typer.Option(
-            "--as",
-            help="What an --input is: a file whose path nodes can open, too; a file whose bytes "
-            "are sent; or JSON.",
-        ),
-    ] = InputKind.PATH,
-    size_mb: Annotated[
-        float, typer.Option(min=0.0, help="Size of each input, for schedulers. 0: as measured.")
-    ] = 0.0,
-    workload: Annotated[Class, typer.Option("--class", help="Streams go first.")] = Class.BATCH,
+    reference: ReferenceArgument,
+    inputs: InputsOption,
+    kind: KindOption = InputKind.PATH,
+    size_mb: SizeOption = 0.0,
+    workload: ClassOption = Class.BATCH,
     save: Annotated[
         Path | None, typer.Option(help="Pickle each result into this directory, as N.pickle.")
     ] = None,
-    result_format: Annotated[str | None, typer.Option(help=FORMAT_HELP)] = None,
+    result_format: FormatOption = None,
+    queue: QueueOption = "",
     here: Annotated[
         bool, typer.Option("--here", help="In this process, without a cluster.")
     ] = False,
@@ -100,7 +113,7 @@ def run(
         results = [_here(pipeline, value) for value in values]
     else:
         tasks = list(zip(values, sizes, strict=True))
-        results = _on_cluster(pipeline, tasks, workload, master, timeout, result_format)
+        results = _on_cluster(pipeline, tasks, workload, master, queue, timeout, result_format)
     if save is not None:
         _save(results, save)
     if output is Output.JSON:
@@ -117,6 +130,90 @@ def run(
         error_line(f"task {one.task_id}: {one.error}")
     if failed:
         raise typer.Exit(1)
+
+
+@group.command()
+def submit(
+    reference: ReferenceArgument,
+    inputs: InputsOption,
+    kind: KindOption = InputKind.PATH,
+    size_mb: SizeOption = 0.0,
+    workload: ClassOption = Class.BATCH,
+    result_format: FormatOption = None,
+    queue: QueueOption = "",
+    detach: Annotated[
+        bool, typer.Option("--detach", help="Return when the master has the tasks.")
+    ] = False,
+    timeout: Annotated[
+        float, typer.Option(min=1.0, help="Seconds until what is left is cancelled.")
+    ] = 3600.0,
+    master: MasterOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Submit a pipeline's tasks; with --detach their results are fetched later."""
+    from hrm.core.vocabulary.model import WorkloadClass
+    from hrm.pipelines.client.client import Client
+    from hrm.pipelines.client.sources import load
+
+    if not detach:
+        run(
+            reference, inputs, kind, size_mb, workload, None, result_format, queue, False, timeout,
+            master, output,
+        )  # fmt: skip
+        return
+    pipeline = load(reference)
+    values = [(_value(x, kind), size_mb or _size_mb(x, kind)) for x in inputs]
+    sent = []
+    with Client(master, queue=queue) as client:
+        for value, size in values:
+            ticket = client.send(
+                pipeline, value, size_mb=size, workload=WorkloadClass(workload.value),
+                result_format=result_format,
+            )  # fmt: skip
+            ticket.save()
+            sent.append(ticket.task_id)
+            if output is not Output.JSON:
+                print(ticket.task_id, flush=True)
+    if output is Output.JSON:
+        print_json({"tasks": sent})
+
+
+@group.command()
+def result(
+    task_id: Annotated[
+        str, typer.Argument(metavar="ID", help="As `hrm pipeline submit --detach` printed it.")
+    ],
+    save: Annotated[Path | None, typer.Option(help="Pickle the result into this file.")] = None,
+    forget: Annotated[
+        bool, typer.Option("--forget", help="Drop it at the master once it is here.")
+    ] = False,
+    timeout: Annotated[float, typer.Option(min=0.0, help="Seconds to wait for its end.")] = 3600.0,
+    master: MasterOption = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Wait for a task that was submitted with --detach, and show its result."""
+    from hrm.pipelines.client.client import Client
+    from hrm.pipelines.client.tickets import Ticket
+
+    ticket = Ticket.load(task_id)
+    with sigterm_as_interrupt(), Client(master) as client:
+        try:
+            one = client.attach(ticket).outcome(timeout)
+        except TimeoutError as error:
+            raise errors.Unavailable(str(error)) from None
+        if forget:
+            client.forget(ticket)
+    if save is not None and one.ok:
+        _save_to(one, save)
+    if output is Output.JSON:
+        print_json({"results": [_as_json("", one)]})
+    else:
+        view(_results_table([task_id], [one]))
+    if not one.ok:
+        error_line(f"task {one.task_id}: {one.error}")
+        raise typer.Exit(1)
+    if forget:
+        ticket.forget()
 
 
 @group.command(name="list")
@@ -203,6 +300,7 @@ def _on_cluster(
     inputs: list[tuple[Any, float]],
     workload: Class,
     master: str | None,
+    queue: str,
     timeout_s: float,
     result_format: str | None,
 ) -> list[TaskResult]:
@@ -214,7 +312,7 @@ def _on_cluster(
     deadline = time.monotonic() + timeout_s
     with (
         sigterm_as_interrupt(),
-        Client(master) as client,
+        Client(master, queue=queue) as client,
         progress_bar(pipeline.name, len(inputs)) as advance,
     ):
         tasks = []
@@ -256,6 +354,13 @@ def _save(results: Iterable[TaskResult], directory: Path) -> None:
                 (directory / f"{number}.pickle").write_bytes(pickle.dumps(one.value, protocol=5))
     except OSError as error:
         raise errors.InvalidRequest(f"cannot write results to {directory}: {error}") from error
+
+
+def _save_to(one: TaskResult, path: Path) -> None:
+    try:
+        path.write_bytes(pickle.dumps(one.value, protocol=5))
+    except OSError as error:
+        raise errors.InvalidRequest(f"cannot write the result to {path}: {error}") from error
 
 
 def _as_json(text: str, one: TaskResult) -> dict[str, Any]:

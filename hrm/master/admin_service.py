@@ -144,8 +144,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         task = pipelines.find(task_id)
         if task is not None:
             check_user(f"pipeline task {task_id}", task.spec.user)
-            details = pipelines.cluster_of(task_id).chosen(task_id)
-            summary = pipelines.explain(task_id)
+            details, summary = pipelines.chosen(task_id), pipelines.explain(task_id)
             return pb.Explanation(application_id=task_id, summary=summary, details=details)
         self._owners.check(application_id)
         history = await self._history(application_id)

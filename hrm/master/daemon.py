@@ -50,7 +50,8 @@ from hrm.master.submission_service import SubmissionService
 from hrm.master.user_groups import UserGroups
 from hrm.peer_limits import PeerLimits
 from hrm.pipelines.master.service import PipelineService
-from hrm.pipelines.master.tasks import PipelineTasks, pipeline_policy
+from hrm.pipelines.master.settings import pipeline_policy
+from hrm.pipelines.master.tasks import PipelineTasks
 from hrm.policies.guard import GuardRegistry
 from hrm.policies.sharing import divider
 from hrm.tls_server import ServerTls, listen, server_tls
@@ -177,6 +178,7 @@ def known_to(store: Store, queues: QueueConfig = NO_QUEUES) -> dict[str, Any]:
     }
     store.submissions()
     store.tokens()
+    store.pipeline_tasks()
     return known
 
 
@@ -220,6 +222,7 @@ async def _serve(
         loop.add_signal_handler(signum, _finish, master.stopped)
     fairness = core.master_state.queue_fairness
     async with metrics_page.serving(settings, partial(statuses, core), fairness.summary, secure):
+        pipelines.recover()
         await server.start()
         (settings.state_dir / "address").write_text(address + "\n")
         log.info(
@@ -392,7 +395,7 @@ async def _add_services(
         PolicyService(guards, pipelines.policies, settings.state_dir), server
     )
     groups = UserGroups(is_asked=queues.asks_groups)
-    pipelines.groups_of = groups.of
+    pipelines.host.groups_of = groups.of
     applications = ApplicationService(
         master,
         interval_s,

@@ -3,7 +3,8 @@
 One SQLite file in WAL mode (``hrm.master.store_file``), written by one thread
 (``hrm.master.write_queue``). Kept: the epoch, application records, nodes with their owners, drains,
 mean run times, what classes applications turned out to be, queues of applications, tokens' records,
-submissions with their configuration and the secrets in it. Not kept: containers, resource state and
+submissions with their configuration and the secrets in it, tasks of pipelines with the keys that
+prove their results. Not kept: containers, resource state and
 secrets of running applications, which agents and AppMasters report again. Of tokens and ownership
 keys only digests are kept, except the keys of submissions, which the next driver's node needs.
 
@@ -20,6 +21,8 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+from google.protobuf import json_format
 
 from hrm.core.messages.submissions import SubmissionRecord
 from hrm.core.tenancy.queue_spec import QueueSpec
@@ -41,6 +44,7 @@ from hrm.master.store_file import (
     run_time_row,
 )
 from hrm.master.write_queue import WriteQueue
+from hrm.v1.pipeline_pb2 import StoredPipelineTask
 
 __all__ = ["Store"]
 
@@ -57,7 +61,10 @@ def _put(table: str) -> str:
     )
 
 
-_PUT = {table: _put(table) for table in ("applications", "nodes", "submissions", "tokens")}
+_PUT = {
+    table: _put(table)
+    for table in ("applications", "nodes", "submissions", "tokens", "pipeline_tasks")
+}
 _MANY = {sql: sql.replace("VALUES (?, ?)", _ROWS) for sql in _PUT.values()}
 """A statement for bulk writes: the same for a JSON list of rows."""
 
@@ -184,6 +191,17 @@ class Store:
         rows = json.dumps([queue_row(spec) for spec in stated])
         sql = f"INSERT INTO queues {_ROWS}"
         return self._writes.put("queues", (), sql, (rows,), after="DELETE FROM queues")
+
+    def pipeline_tasks(self) -> list[StoredPipelineTask]:
+        """In the order of submission."""
+        return self._read("pipeline_tasks")
+
+    def put_pipeline_task(self, task: StoredPipelineTask) -> asyncio.Future[None]:
+        record = json_format.MessageToJson(task, indent=None)
+        return self._put("pipeline_tasks", task.request.task_id, record)
+
+    def forget_pipeline_task(self, task_id: str) -> asyncio.Future[None]:
+        return self._forget("pipeline_tasks", task_id)
 
     def close(self) -> None:
         """Write what is queued, then close."""

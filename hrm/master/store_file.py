@@ -21,6 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from google.protobuf import json_format
+
 from hrm import durable
 from hrm.core.messages.submissions import SubmissionRecord
 from hrm.core.tenancy.queue_spec import QueueSpec, spec_fields, spec_from
@@ -32,13 +34,14 @@ from hrm.errors import InvalidConfig
 from hrm.identity.tokens import TokenRecord
 from hrm.master.record_json import decode
 from hrm.master.wal_file import wal_damage
+from hrm.v1.pipeline_pb2 import StoredPipelineTask
 
 __all__ = [
     "EPOCH_MAX", "SCHEMA_VERSION", "SUFFIXES", "TABLES", "Row", "create", "damaged", "epoch_in",
     "is_damage", "open_store", "queue_row", "run_time_row", "set_aside", "upgrade", "what_is",
 ]  # fmt: skip
 
-SCHEMA_VERSION = 8
+SCHEMA_VERSION = 9
 EPOCH_MAX = 1 << 27
 """So that an event's number, of which an epoch is a part, has at most 18 digits."""
 OPEN_TIMEOUT_S = 5.0
@@ -136,6 +139,17 @@ def queue_row(spec: QueueSpec) -> Row:
     return spec.name, json.dumps(spec_fields(spec), sort_keys=True)
 
 
+def _pipeline_task(row: Row) -> StoredPipelineTask:
+    task_id, record = map(_text, row)
+    try:
+        task: StoredPipelineTask = json_format.Parse(record, StoredPipelineTask())
+    except json_format.ParseError as error:
+        raise ValueError(str(error)) from error
+    if task.request.task_id != task_id:
+        raise ValueError(f"it names {task.request.task_id!r}")
+    return task
+
+
 TABLES: dict[str, Table] = {
     "applications": Table(
         "CREATE TABLE IF NOT EXISTS applications (id TEXT PRIMARY KEY, record TEXT NOT NULL);",
@@ -175,6 +189,10 @@ TABLES: dict[str, Table] = {
     "queues": Table(
         "CREATE TABLE IF NOT EXISTS queues (name TEXT PRIMARY KEY, stated TEXT NOT NULL);",
         ("name", "stated"), 1, _queue,
+    ),
+    "pipeline_tasks": Table(
+        "CREATE TABLE IF NOT EXISTS pipeline_tasks (id TEXT PRIMARY KEY, record TEXT NOT NULL);",
+        ("id", "record"), 1, _pipeline_task,
     ),
 }  # fmt: skip
 _COLUMNS_BEFORE = {
@@ -331,8 +349,8 @@ def _check(db: sqlite3.Connection, path: Path) -> None:
 
 def upgrade(db: sqlite3.Connection) -> None:
     """Versions 2 to 4 added the tables of run times, drains and submissions, which exist by now.
-    So do those of learned classes, queues and tokens, of versions 6 to 8. Version 5 added the
-    owners of nodes, version 6 what runs have read."""
+    So do those of learned classes, queues, tokens and tasks of pipelines, of versions 6 to 9.
+    Version 5 added the owners of nodes, version 6 what runs have read."""
     if "owner" not in [column[1] for column in db.execute("PRAGMA table_info(nodes)")]:
         db.execute("ALTER TABLE nodes ADD COLUMN owner TEXT NOT NULL DEFAULT ''")
     found = [column[1] for column in db.execute("PRAGMA table_info(run_times)")]

@@ -496,6 +496,30 @@ class PipelineNodeRegistered(_message.Message):
     heartbeat_interval_s: float
     def __init__(self, heartbeat_interval_s: _Optional[float] = ...) -> None: ...
 
+class StoredPipelineTask(_message.Message):
+    __slots__ = ("request", "code", "application_id", "vcores", "memory_mib", "gpu_memory_mib", "submitted_at_s", "scope", "owner", "end")
+    REQUEST_FIELD_NUMBER: _ClassVar[int]
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    APPLICATION_ID_FIELD_NUMBER: _ClassVar[int]
+    VCORES_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_MIB_FIELD_NUMBER: _ClassVar[int]
+    GPU_MEMORY_MIB_FIELD_NUMBER: _ClassVar[int]
+    SUBMITTED_AT_S_FIELD_NUMBER: _ClassVar[int]
+    SCOPE_FIELD_NUMBER: _ClassVar[int]
+    OWNER_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    request: SubmitPipelineTaskRequest
+    code: str
+    application_id: str
+    vcores: int
+    memory_mib: int
+    gpu_memory_mib: int
+    submitted_at_s: float
+    scope: str
+    owner: str
+    end: PipelineTaskEnd
+    def __init__(self, request: _Optional[_Union[SubmitPipelineTaskRequest, _Mapping]] = ..., code: _Optional[str] = ..., application_id: _Optional[str] = ..., vcores: _Optional[int] = ..., memory_mib: _Optional[int] = ..., gpu_memory_mib: _Optional[int] = ..., submitted_at_s: _Optional[float] = ..., scope: _Optional[str] = ..., owner: _Optional[str] = ..., end: _Optional[_Union[PipelineTaskEnd, _Mapping]] = ...) -> None: ...
+
 class PlacePipelineTask(_message.Message):
     __slots__ = ("attempt", "pipeline", "size_mb", "workload_class", "submitted_at_s", "raw", "payload_bytes", "files", "user", "result_format", "result_key")
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]

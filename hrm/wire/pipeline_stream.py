@@ -43,6 +43,7 @@ __all__ = [
     "from_record",
     "from_row",
     "input_piece",
+    "kept_code",
     "order",
     "placement",
     "policy_order",
@@ -108,6 +109,11 @@ def submission(
         result_format=pw.from_result_format(task.result_format),
         **said,
     )
+
+
+def kept_code(files: Iterable[tuple[str, bytes]], *, raw: bool) -> pb.SubmitPipelineTaskRequest:
+    """What is sent with a task besides its input, as the master keeps it."""
+    return pb.SubmitPipelineTaskRequest(raw=raw, files=source_files(files))
 
 
 # --- from a node ----------------------------------------------------------------------------------

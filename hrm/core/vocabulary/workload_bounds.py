@@ -19,6 +19,8 @@ class WorkloadBounds:
     worker_idle_s: float = 10.0
     workload_idle_s: float = 30.0
     failures_max: int = 8
+    recovery_s: float = 15.0
+    """So long a new master waits for the workers of an earlier one before it places tasks again."""
     connect_s: float = 60.0
     """A worker whose container runs for so long, and that has not connected, has failed."""
     worker_cores: int = 1

@@ -10,8 +10,8 @@
 
 One asyncio loop in a thread of its own does all RPCs. The client generates the id of each task, so
 a broken call can be repeated: the master accepts an id once. While the master is unreachable or
-full, calls are retried for ``patience_s``; a master that restarted without its tasks gets them
-again. So a task runs at least once, and its result arrives once.
+full, calls are retried for ``patience_s``. What it has accepted it keeps, whatever dies: a task
+ends once, and the client may leave and come back for its result (``send``, ``attach``).
 
 No result is read before a worker has proved that it was given the task
 (``hrm.pipelines.client.results``).
@@ -47,6 +47,7 @@ from hrm.pipelines.client.definition import Pipeline, to_format
 from hrm.pipelines.client.outcome import TaskFailed, TaskResult, is_done, result_of
 from hrm.pipelines.client.results import check_proof, decode, need_arrow
 from hrm.pipelines.client.sources import Sources, sources_of
+from hrm.pipelines.client.tickets import Ticket
 from hrm.pipelines.core.model import PipelineSpec, ResultFormat, TaskId, TaskSpec
 from hrm.v1 import pipeline_pb2 as pb
 from hrm.v1.pipeline_pb2_grpc import PipelineServiceStub
@@ -63,8 +64,6 @@ WORKED_S = 5.0
 WATCHED_A_CONNECTION = 32
 CONNECTIONS_MAX = 64
 """Connections on which tasks are watched; beyond their capacity, ends are noticed late."""
-LIVES_MAX = 10
-"""How often a task is submitted again to a master that lost it in a restart."""
 CALL_TIMEOUT_S = 60.0
 KEY_BYTES = 32
 GIVE_UP_S = 5.0
@@ -97,7 +96,7 @@ class Task:
 
     @property
     def task_id(self) -> str:
-        """Its id at the master; it changes when the master restarts without the task."""
+        """Its id at the master."""
         return self._request.task_id
 
     def done(self) -> bool:
@@ -211,6 +210,55 @@ class Client:
         given_up = threading.Event()
         future = asyncio.run_coroutine_threadsafe(self._run(request, given_up), self._loop)
         return Task(self, request, future, given_up)
+
+    def send(
+        self,
+        pipeline: Pipeline,
+        value: Any,
+        *,
+        size_mb: float = 0.0,
+        workload: WorkloadClass = WorkloadClass.BATCH,
+        result_format: str | None = None,
+    ) -> Ticket:
+        """Submit one task and leave it: returns when the master has it. The ticket gets its result,
+        from any client, as long as the master keeps that (``pipeline_ended_kept``).
+
+        Raises:
+            InvalidConfig, InvalidRequest: as ``submit``.
+            HrmError: the master refuses it, or is unreachable for too long.
+        """
+        request = self._request(pipeline, value, size_mb, workload, result_format)
+
+        async def ask() -> None:
+            with contextlib.suppress(errors.AlreadyExists):  # a call that broke had arrived
+                await self._again(lambda: self._submit(request, threading.Event()))
+
+        self._call(ask())
+        return Ticket(
+            task_id=request.task_id,
+            result_key=request.result_key.hex(),
+            ownership_key=request.ownership_key,
+            result_format=pipeline_wire.to_result_format(request.result_format).value,
+        )
+
+    def attach(self, ticket: Ticket) -> Task:
+        """The task of a ticket; its result stays at the master."""
+        request = pb.SubmitPipelineTaskRequest(
+            task_id=ticket.task_id,
+            result_key=bytes.fromhex(ticket.result_key),
+            ownership_key=ticket.ownership_key,
+            result_format=pipeline_wire.from_result_format(ResultFormat(ticket.result_format)),
+        )
+        future = asyncio.run_coroutine_threadsafe(self._follow(request, forget=False), self._loop)
+        return Task(self, request, future)
+
+    def forget(self, ticket: Ticket) -> None:
+        """The result of a task that has ended well is not needed any more."""
+        request = pb.SubmitPipelineTaskRequest(
+            task_id=ticket.task_id, ownership_key=ticket.ownership_key
+        )
+        with contextlib.suppress(errors.NotFound):
+            self._call(self._again(lambda: self._fetch(request, forget=True)))
 
     def map(
         self,
@@ -389,32 +437,25 @@ class Client:
         self, request: pb.SubmitPipelineTaskRequest, given_up: threading.Event
     ) -> TaskResult:
         """One task from its submission to its result, across restarts of the master."""
+        try:
+            with contextlib.suppress(errors.AlreadyExists):
+                await self._again(lambda: self._submit(request, given_up))
+        except _GivenUp:
+            why = "it was abandoned before the master had it"
+            return TaskResult(task_id=request.task_id, value=None, error=why)
+        return await self._follow(request, forget=True)
+
+    async def _follow(self, request: pb.SubmitPipelineTaskRequest, *, forget: bool) -> TaskResult:
+        """The result of a task that the master has; ``forget``: it may drop it then."""
         this = asyncio.current_task()
         assert this is not None
         self._running[this] = request
-        this.add_done_callback(self._running.pop)
-        first = request.task_id
-        for life in range(2, LIVES_MAX + 2):
-            try:
-                with contextlib.suppress(errors.AlreadyExists):
-                    await self._again(lambda: self._submit(request, given_up))
-            except _GivenUp:
-                why = "it was abandoned before the master had it"
-                return TaskResult(task_id=request.task_id, value=None, error=why)
-            try:
-                end = await self._again(lambda: self._watch(request.task_id))
-                if not is_done(end):
-                    return result_of(request.task_id, end, None)
-                data = await self._again(lambda: self._fetch(request.task_id))
-            except errors.NotFound:
-                # The master restarted. Nodes may still have the task under its old id.
-                request.task_id = f"{first}-{life}"
-                request.result_key = secrets.token_bytes(KEY_BYTES)
-                continue
-            return result_of(request.task_id, end, _value(request, end, data))
-        raise errors.Unavailable(
-            f"the master at {self.target} has lost task {first} {LIVES_MAX} times; read its log"
-        )
+        this.add_done_callback(lambda task: self._running.pop(task, None))
+        end = await self._again(lambda: self._watch(request.task_id))
+        if not is_done(end):
+            return result_of(request.task_id, end, None)
+        data = await self._again(lambda: self._fetch(request, forget=forget))
+        return result_of(request.task_id, end, _value(request, end, data))
 
     async def _submit(
         self, request: pb.SubmitPipelineTaskRequest, given_up: threading.Event
@@ -456,9 +497,9 @@ class Client:
         finally:
             least.watched -= 1
 
-    async def _fetch(self, task_id: str) -> bytes:
+    async def _fetch(self, task: pb.SubmitPipelineTaskRequest, *, forget: bool) -> bytes:
         request = pb.GetPipelineResultRequest(
-            task_id=task_id, forget=True, ownership_key=self._ownership_key
+            task_id=task.task_id, forget=forget, ownership_key=task.ownership_key
         )
         chunks: AsyncIterator[pb.PipelineResultChunk] = self._stub.GetResult(
             request, timeout=self._call_timeout_s

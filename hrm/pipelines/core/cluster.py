@@ -49,7 +49,14 @@ from hrm.pipelines.core.node_messages import (
 )
 from hrm.pipelines.core.table import Mask, NodeTable
 
-__all__ = ["ClusterBounds", "LeastWait", "PipelineCluster", "TaskRecord"]
+__all__ = [
+    "ClusterBounds",
+    "LeastWait",
+    "PipelineCluster",
+    "TaskRecord",
+    "choices_in_words",
+    "outcome_in_words",
+]
 
 _RATE_WINDOW_S = 60.0
 
@@ -94,8 +101,9 @@ class TaskRecord:
 class PipelineCluster:
     """``handle(event) -> commands``; ``explain`` gives the reason why a task waits.
 
-    Invariants: a live task is in exactly one of the queue, ``stranded`` and a node's ``placed``;
-    each task submitted has exactly one ``FinishTask``.
+    Invariants: a live task is in exactly one of the queue, ``stranded``, ``away`` and a node's
+    ``placed``; each task submitted has exactly one ``FinishTask``. ``away``: tasks of an earlier
+    master that may be at a node, until when.
     """
 
     def __init__(
@@ -116,6 +124,7 @@ class PipelineCluster:
         self.ended: dict[TaskId, TaskRecord] = {} if ended is None else ended
         self.queue: deque[TaskId] = deque()
         self.stranded: dict[TaskId, None] = {}
+        self.away: dict[TaskId, float] = {}
         self.policy_faults = 0
         self.latest_fault = ""
         self._fallback = LeastWait()
@@ -137,6 +146,11 @@ class PipelineCluster:
         match event:
             case m.TaskSubmitted():
                 self._submit(event)
+            case m.TaskRecovered():
+                task_id = event.task.task_id
+                why = "it may be at a worker that has not come back yet"
+                self.tasks[task_id] = TaskRecord(event.task, why=why)
+                self.away[task_id] = event.until_s
             case m.CancelAsked():
                 self._cancel(event)
             case m.NodeJoined():
@@ -158,6 +172,7 @@ class PipelineCluster:
                 self._ended(event)
             case m.ClusterTicked():
                 self._lose_silent(event.now)
+                self._expect_no_more(event.now)
         self._place(event.now)
         return commands
 
@@ -174,13 +189,7 @@ class PipelineCluster:
         Raises:
             KeyError: no such task.
         """
-        record = self.tasks.get(task_id) or self.ended[task_id]
-        lines = [_by("its node was chosen", record.placed_by, record.fallback)]
-        lines += [
-            _by(f"{x.key.subtask} on {x.device.value} {x.number}", x.placed_by, x.fallback)
-            for x in record.timings[-_CHOSEN_MAX:]
-        ]
-        return [line for line in lines if line]
+        return choices_in_words(self.tasks.get(task_id) or self.ended[task_id])
 
     def explain(self, task_id: TaskId, places: Mapping[TaskId, int] | None = None) -> str:
         """Where the task is and what it waits for, in one line.
@@ -192,7 +201,7 @@ class PipelineCluster:
         if record is None:
             raise NotFound(f"no pipeline task {task_id}; hrm pipeline list shows those there are")
         if record.outcome is not None:
-            return f"{record.outcome.value}{': ' if record.message else ''}{record.message}"
+            return outcome_in_words(record)
         if record.node is None:
             ahead = (self.places() if places is None else places).get(task_id, 0)
             before = f", {ahead} before it" if ahead else ""
@@ -344,6 +353,7 @@ class PipelineCluster:
         self._leave_node(record, now, ok=outcome is TaskOutcome.DONE)
         if node is None:
             self.stranded.pop(task_id, None)
+            self.away.pop(task_id, None)
             if task_id in self.queue:
                 self.queue.remove(task_id)
         del self.tasks[task_id]
@@ -377,6 +387,11 @@ class PipelineCluster:
                 self.table.placed(name, task)
             else:
                 self._again(record, event.now, f"node {name} came back without it")
+        for task_id, attempt in event.tasks:
+            if self.away.pop(task_id, None) is not None:  # an earlier master placed it there
+                record = self.tasks[task_id]
+                record.node, record.attempt, record.why = name, attempt, "it was there before"
+                self.table.placed(name, record.spec)
         kept = self.table.nodes[name].placed
         for task_id, attempt in event.tasks:
             if task_id not in kept or self.tasks[task_id].attempt != attempt:
@@ -386,6 +401,14 @@ class PipelineCluster:
         if event.load is not None:
             self.table.reported(name, event.load, event.now)
         self._call_back_stranded()
+
+    def _expect_no_more(self, now: float) -> None:
+        """What has not come back by now is placed again."""
+        late = [task_id for task_id, until_s in self.away.items() if now >= until_s]
+        for task_id in late:
+            del self.away[task_id]
+            self.tasks[task_id].why = "it is in the queue again"
+        self.queue.extend(late)
 
     def _call_back_stranded(self) -> None:
         self.queue.extendleft(reversed(self.stranded))
@@ -481,7 +504,7 @@ class PipelineCluster:
 
     def _send(self, record: TaskRecord, node: NodeName, why: str) -> None:
         record.node = node
-        record.attempt += 1
+        record.attempt = max(0, record.attempt) + 1  # those of earlier masters are below
         record.why = why
         self.table.placed(node, record.spec)
         task_id, attempt = record.spec.task_id, record.attempt
@@ -505,6 +528,22 @@ class LeastWait:
 
     def ended(self, task_id: TaskId, *, now: float, response_s: float, ok: bool) -> None:
         """It keeps no state."""
+
+
+def outcome_in_words(record: TaskRecord) -> str:
+    """How a task has ended."""
+    assert record.outcome is not None, "it has ended"
+    return f"{record.outcome.value}{': ' if record.message else ''}{record.message}"
+
+
+def choices_in_words(record: TaskRecord) -> list[str]:
+    """As ``PipelineCluster.chosen``."""
+    lines = [_by("its node was chosen", record.placed_by, record.fallback)]
+    lines += [
+        _by(f"{x.key.subtask} on {x.device.value} {x.number}", x.placed_by, x.fallback)
+        for x in record.timings[-_CHOSEN_MAX:]
+    ]
+    return [line for line in lines if line]
 
 
 def _by(what: str, decided_by: str, fallback: str) -> str:

@@ -32,6 +32,7 @@ __all__ = [
     "ReportTiming",
     "SubtaskReported",
     "TaskEnded",
+    "TaskRecovered",
     "TaskSubmitted",
 ]
 
@@ -42,6 +43,15 @@ class TaskSubmitted:
 
     now: float
     task: TaskSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskRecovered:
+    """An earlier master had the task: it may be at a node that comes back until then."""
+
+    now: float
+    task: TaskSpec
+    until_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,6 +134,7 @@ class ClusterTicked:
 
 ClusterEvent = (
     TaskSubmitted
+    | TaskRecovered
     | CancelAsked
     | NodeJoined
     | NodeLost

@@ -17,10 +17,9 @@ simulator carry them out.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from typing import NamedTuple, TypeAlias
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
 
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
@@ -34,7 +33,6 @@ from hrm.core.vocabulary.model import (
     ContainerStatus,
     LaunchContext,
     NodeName,
-    Resources,
     WorkloadClass,
     container_id_of,
 )
@@ -42,104 +40,30 @@ from hrm.core.vocabulary.ownership import MASTER
 from hrm.core.vocabulary.workload_bounds import WorkloadBounds
 from hrm.errors import AlreadyExists, HrmError, NotFound, Unavailable
 from hrm.pipelines.core import cluster_messages as m
-from hrm.pipelines.core.cluster import PipelineCluster, TaskRecord
-from hrm.pipelines.core.model import Device, PipelineSpec, TaskId, TaskSpec
+from hrm.pipelines.core.cluster import (
+    PipelineCluster,
+    TaskRecord,
+    choices_in_words,
+    outcome_in_words,
+)
+from hrm.pipelines.core.model import TaskId, TaskSpec
 from hrm.pipelines.core.node_messages import TaskOutcome
+from hrm.pipelines.core.workload import Worker, Workload, WorkloadKey
 
 __all__ = [
-    "PREFIX",
     "AskMaster",
     "CompleteOpening",
     "FollowCommand",
     "ListenTo",
     "ReportToMaster",
     "StopListeningTo",
-    "Worker",
-    "WorkerSize",
-    "Workload",
-    "WorkloadKey",
     "WorkloadStep",
     "Workloads",
-    "size_for",
-    "workload_id",
 ]
 
-PREFIX = "pipelines-"
-"""What the ids of workloads begin with."""
-_NOWHERE = NodeName("")
 _SESSION = 1
 """Nothing else attaches to a workload."""
 _FORGOTTEN_AT_ONCE = 100
-_GPU_PART = 0.9
-"""Of a worker's device memory, what ``feasibility.CAPS`` lets its steps take."""
-
-
-class WorkerSize(NamedTuple):
-    """``gpu_memory_mib`` 0: it has no GPU."""
-
-    vcores: int
-    memory_mib: int
-    gpu_memory_mib: int = 0
-
-    @property
-    def slots(self) -> int:
-        """Tasks that it has at a time: one for each core, and one more next to what is on a GPU."""
-        return self.vcores + bool(self.gpu_memory_mib)
-
-    @property
-    def resources(self) -> Resources:
-        return Resources(self.vcores, self.memory_mib, self.gpu_memory_mib)
-
-
-class WorkloadKey(NamedTuple):
-    """Tasks with the same key are of one workload. ``scope``: the application or submission whose
-    own token has submitted them; ``queue``: as they name it."""
-
-    user: str
-    queue: str
-    workload_class: WorkloadClass
-    pipeline: str
-    scope: str
-    size: WorkerSize
-
-
-@dataclass(slots=True, eq=False)
-class Worker:
-    """A container of a workload. ``runs``: it has connected. ``started_at_s``: its container runs
-    since then. ``busy_at_s``: when it last had a task, or connected."""
-
-    container_id: ContainerId
-    executor_id: str
-    node: NodeName = _NOWHERE
-    runs: bool = False
-    released: bool = False
-    started_at_s: float = math.inf
-    busy_at_s: float = math.inf
-
-
-@dataclass(slots=True, eq=False)
-class Workload:
-    """``started``: the master's core has admitted it. ``ending``: it is over, and so are its tasks.
-    ``failures``: workers that have failed since a task last ended. ``refusal``: why no worker can
-    be had, as far as is known."""
-
-    application_id: ApplicationId
-    key: WorkloadKey
-    cluster: PipelineCluster
-    idle_since_s: float
-    attaching: bool = False
-    started: bool = False
-    ending: bool = False
-    workers: dict[ContainerId, Worker] = field(default_factory=dict)
-    openings: list[int] = field(default_factory=list)
-    count: int = 0
-    failures: int = 0
-    refusal: str = ""
-
-    @property
-    def wanted(self) -> int:
-        """Workers for all tasks that have not ended."""
-        return math.ceil(len(self.cluster.tasks) / self.key.size.slots)
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,6 +139,8 @@ class Workloads:
         self.ended: dict[TaskId, TaskRecord] = {}
         self.of_task: dict[TaskId, Workload] = {}
         """Of every task that is known, the ended ones among them."""
+        self.of_ended: dict[TaskId, ApplicationId] = {}
+        """Whose those are that had ended under an earlier master."""
         self.of_worker: dict[ContainerId, Workload] = {}
         self._by_key: dict[WorkloadKey, Workload] = {}
         self._out: list[WorkloadStep] = []
@@ -223,16 +149,20 @@ class Workloads:
 
     def find(self, task_id: TaskId) -> TaskRecord | None:
         workload = self.of_task.get(task_id)
-        if workload is None:
-            return None
-        return workload.cluster.tasks.get(task_id) or workload.cluster.ended.get(task_id)
+        live = None if workload is None else workload.cluster.tasks.get(task_id)
+        return live or self.ended.get(task_id)
 
-    def cluster_of(self, task_id: TaskId) -> PipelineCluster:
-        """Raises NotFound."""
+    def application_of(self, task_id: TaskId) -> str:
+        """Empty: no such task is known."""
         workload = self.of_task.get(task_id)
-        if workload is None or self.find(task_id) is None:
-            raise NotFound(f"no pipeline task {task_id}; hrm pipeline list shows those there are")
-        return workload.cluster
+        return self.of_ended.get(task_id, "") if workload is None else workload.application_id
+
+    def chosen(self, task_id: TaskId) -> list[str]:
+        """As ``PipelineCluster.chosen``. Raises NotFound."""
+        record = self.find(task_id)
+        if record is None:
+            raise _no_such(task_id)
+        return choices_in_words(record)
 
     def records(self, *, ended: bool = True) -> Iterator[TaskRecord]:
         if ended:
@@ -253,10 +183,13 @@ class Workloads:
         Raises:
             NotFound: no such task, or it ended too long ago.
         """
-        workload, cluster = self.of_task.get(task_id), self.cluster_of(task_id)
-        assert workload is not None, "the cluster is that of its workload"
-        said, record = cluster.explain(task_id, places), cluster.tasks.get(task_id)
-        if record is None or record.node is not None:
+        record, workload = self.find(task_id), self.of_task.get(task_id)
+        if record is None:
+            raise _no_such(task_id)
+        if record.outcome is not None or workload is None:
+            return outcome_in_words(record)
+        said = workload.cluster.explain(task_id, places)
+        if record.node is not None:
             return said
         running = sum(x.runs for x in workload.workers.values())
         of = f"{running} of {min(workload.wanted, self.bounds.workers_max)} workers run"
@@ -300,10 +233,41 @@ class Workloads:
         self._adjust(workload, now)
         return self._flush()
 
+    def recover(
+        self,
+        application_id: ApplicationId,
+        key: WorkloadKey,
+        tasks: Iterable[TaskSpec],
+        now: float,
+        *,
+        is_known: bool,
+    ) -> list[WorkloadStep]:
+        """A workload of an earlier master, with the tasks that had not ended. ``is_known``: the
+        master's core has its record. To be called before anything is opened."""
+        cluster = self._new_cluster(key, self.ended)
+        workload = Workload(application_id, key, cluster, idle_since_s=now)
+        self._by_key[key] = self.live[application_id] = workload
+        for task in tasks:
+            until_s = now + self.bounds.recovery_s
+            self._feed(workload, m.TaskRecovered(now=now, task=task, until_s=until_s))
+            self.of_task[task.task_id] = workload
+        self._out.append(ListenTo(application_id))
+        registration = _registration(workload, now, is_known=is_known)
+        self._out.append(AskMaster(application_id, registration))
+        return self._flush()
+
+    def recover_ended(self, record: TaskRecord, application_id: ApplicationId) -> None:
+        """A task that had ended under an earlier master; its result may be here."""
+        self.ended[record.spec.task_id] = record
+        self.of_ended[record.spec.task_id] = application_id
+
     def cancel(self, task_id: TaskId, why: str, now: float) -> list[WorkloadStep]:
         """Raises NotFound."""
-        self.cluster_of(task_id)
-        workload = self.of_task[task_id]
+        record, workload = self.find(task_id), self.of_task.get(task_id)
+        if record is None:
+            raise _no_such(task_id)
+        if record.outcome is not None or workload is None:
+            return []
         self._feed(workload, m.CancelAsked(now=now, task_id=task_id, why=why))
         self._adjust(workload, now)
         return self._flush()
@@ -338,7 +302,7 @@ class Workloads:
         if isinstance(reply, c.Refuse):
             self._refused(workload, reply.error, now)
         elif not workload.started and isinstance(reply.result, c.ApplicationAdmitted):
-            self._admitted(workload, now)
+            self._admitted(workload, reply.result, now)
         return self._flush()
 
     def notice_received(
@@ -360,10 +324,13 @@ class Workloads:
     def ticked(self, now: float) -> list[WorkloadStep]:
         for workload in list(self.live.values()):
             self._feed(workload, m.ClusterTicked(now=now))
+            self._report_progress(workload, now)
             self._release_lost(workload, now)
-            self._adjust(workload, now)
+            if not workload.ending:
+                self._adjust(workload, now)
         if len(self.of_task) > 2 * (self.known + _FORGOTTEN_AT_ONCE):
             self.of_task = {x: of for x, of in self.of_task.items() if self.find(x) is not None}
+            self.of_ended = {x: of for x, of in self.of_ended.items() if x in self.ended}
         return self._flush()
 
     @property
@@ -373,7 +340,7 @@ class Workloads:
 
     # --- applications -------------------------------------------------------------------------
 
-    def _admitted(self, workload: Workload, now: float) -> None:
+    def _admitted(self, workload: Workload, admitted: c.ApplicationAdmitted, now: float) -> None:
         """First it is registered, then the master attaches to it as its AppMaster."""
         app_id = workload.application_id
         if not workload.attaching:
@@ -385,6 +352,9 @@ class Workloads:
             self._out.append(AskMaster(app_id, attach))
             return
         workload.started = True
+        workload.count = max(workload.count, admitted.last_executor_number)
+        for status in admitted.containers:
+            self._changed(workload, status, now)
         openings, workload.openings = workload.openings, []
         self._out += [CompleteOpening(call_id, app_id) for call_id in openings]
         self._adjust(workload, now)
@@ -445,9 +415,7 @@ class Workloads:
         for _ in range(many):
             workload.count += 1
             executor_id = str(workload.count)
-            container_id = container_id_of(workload.application_id, executor_id)
-            workload.workers[container_id] = Worker(container_id, executor_id)
-            self.of_worker[container_id] = workload
+            self._add(workload, executor_id)
             size = workload.key.size
             requests.append(
                 ContainerRequest(
@@ -460,6 +428,12 @@ class Workloads:
                 again=False,
             )  # fmt: skip
             self._out.append(ReportToMaster(asked))
+
+    def _add(self, workload: Workload, executor_id: str) -> Worker:
+        container_id = container_id_of(workload.application_id, executor_id)
+        worker = workload.workers[container_id] = Worker(container_id, executor_id)
+        self.of_worker[container_id] = workload
+        return worker
 
     def _release_idle(self, workload: Workload, has: list[Worker], many: int, now: float) -> None:
         """First those that wait for a place, then those that have had nothing to do for a while."""
@@ -499,12 +473,16 @@ class Workloads:
                 never.append(worker)
         self._release(workload, lost, "it does not report any more", now)
         self._release(workload, never, "it has not connected to the master", now)
-        workload.failures += len(never)
+        if never:
+            where = ", ".join(sorted({x.node for x in never}))
+            self._failed(workload, len(never), f"not connected to the master, on {where}", now)
 
     def _changed(self, workload: Workload, status: ContainerStatus, now: float) -> None:
         worker = workload.workers.get(status.container_id)
         if worker is None:
-            return
+            if status.state is ContainerState.ENDED or workload.ending:
+                return
+            worker = self._add(workload, status.executor_id)  # requested from an earlier master
         worker.node = status.node or worker.node
         if status.state is ContainerState.RUNNING and worker.started_at_s == math.inf:
             worker.started_at_s = now
@@ -518,17 +496,20 @@ class Workloads:
         name = NodeName(worker.container_id)
         self._feed(workload, m.NodeLost(now=now, name=name, why=why, counts=is_blamed))
         if is_blamed:
-            workload.failures += 1
-            if workload.failures >= self.bounds.failures_max:
-                self._end(
-                    workload,
-                    TaskOutcome.FAILED,
-                    f"{workload.failures} workers in a row have failed, the last on {worker.node}: "
-                    f"{why}; hrm logs {workload.application_id} may show more",
-                    now,
-                )
-                return
-        self._adjust(workload, now)
+            self._failed(workload, 1, f"on {worker.node}: {why}", now)
+        if not workload.ending:
+            self._adjust(workload, now)
+
+    def _failed(self, workload: Workload, many: int, why: str, now: float) -> None:
+        """So many workers have failed; after too many in a row others would fail, too."""
+        workload.failures += many
+        if workload.failures >= self.bounds.failures_max:
+            app_id = workload.application_id
+            message = (
+                f"{workload.failures} workers in a row have failed, the last {why}; hrm app logs "
+                f"{app_id} may show more"
+            )
+            self._end(workload, TaskOutcome.FAILED, message, now)
 
     def _request_refused(self, workload: Workload, notice: c.RequestRefused, now: float) -> None:
         for executor_id in notice.executor_ids:
@@ -539,39 +520,44 @@ class Workloads:
             self._end(workload, TaskOutcome.FAILED, f"no worker can be had: {notice.message}", now)
 
     def _feed(self, workload: Workload, event: m.ClusterEvent) -> None:
-        app_id = workload.application_id
-        self._out += [FollowCommand(app_id, x) for x in workload.cluster.handle(event)]
+        app_id, workers = workload.application_id, workload.workers
+        for command in workload.cluster.handle(event):
+            self._out.append(FollowCommand(app_id, command))
+            workload.tally.take(command, lambda name: _executor_id(workers, name))
+
+    def _report_progress(self, workload: Workload, now: float) -> None:
+        cluster = workload.cluster
+        running = sum(len(row.placed) for row in cluster.table.nodes.values())
+        report = workload.tally.report(len(cluster.tasks), running)
+        if report is not None and workload.started and not workload.ending:
+            progressed = e.ProgressReported(
+                now=now, application_id=workload.application_id, progress=report[0],
+                tasks=report[1],
+            )  # fmt: skip
+            self._out.append(ReportToMaster(progressed))
 
     def _flush(self) -> list[WorkloadStep]:
         out, self._out = self._out, []
         return out
 
 
-def workload_id(now: float, epoch: int, number: int) -> ApplicationId:
-    """The id of the ``number``-th workload of a master."""
-    second = datetime.fromtimestamp(now, UTC).strftime("%Y%m%d%H%M%S")
-    return ApplicationId(f"{PREFIX}{second}-{epoch}-{number:04d}")
+def _no_such(task_id: TaskId) -> NotFound:
+    return NotFound(f"no pipeline task {task_id}; hrm pipeline list shows those there are")
 
 
-def size_for(pipeline: PipelineSpec, bounds: WorkloadBounds, *, has_gpus: bool) -> WorkerSize:
-    """What a worker needs for any step of a pipeline. ``has_gpus``: are there nodes with GPUs? If
-    not, steps that have a version for cores are run there."""
-    memory_mib = max((x.memory_mib for x in pipeline.subtasks), default=0)
-    memory_mib = max(bounds.worker_memory_mib, math.ceil(1.25 * memory_mib) * bounds.worker_cores)
-    on_gpu = [x for x in pipeline.subtasks if Device.GPU in x.devices]
-    needs = any(Device.CPU not in x.devices for x in on_gpu)
-    if not on_gpu or not (has_gpus or needs):
-        return WorkerSize(bounds.worker_cores, memory_mib)
-    most = max(x.gpu_memory_mib or bounds.gpu_memory_mib for x in on_gpu)
-    return WorkerSize(bounds.worker_cores, memory_mib, math.ceil(most / _GPU_PART))
+def _executor_id(workers: Mapping[ContainerId, Worker], name: str) -> str:
+    worker = workers.get(ContainerId(name))
+    return "" if worker is None else worker.executor_id
 
 
-def _registration(workload: Workload, now: float) -> e.ApplicationRegistered:
+def _registration(
+    workload: Workload, now: float, *, is_known: bool = False
+) -> e.ApplicationRegistered:
     key = workload.key
     return e.ApplicationRegistered(
         now=now,
         call_id=0,
-        application_id=ApplicationId(""),
+        application_id=workload.application_id if is_known else ApplicationId(""),
         new_id=workload.application_id,
         submission_key=workload.application_id,
         name=key.pipeline,

@@ -1,7 +1,7 @@
 """Inputs and results of pipeline tasks on the master's disk, within a bound.
 
-One file each under ``state_dir/pipelines``; the master's queue is in memory, so what an earlier
-master left is removed at the start. At the bound, the oldest results that have not been fetched are
+One file each under ``state_dir/pipelines``; what an earlier master left stays as far as its tasks
+are known. At the bound, the oldest results that have not been fetched are
 evicted, but none younger than a minute, because its client is about to fetch it.
 
 No call waits for the disk on the event loop. The accounting changes immediately: the next call sees
@@ -13,9 +13,8 @@ gone.
 from __future__ import annotations
 
 import asyncio
-import shutil
 import time
-from collections.abc import AsyncGenerator, Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Container, Coroutine
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -53,8 +52,24 @@ class PipelineFiles:
         """The last disk operation queued for a task's files."""
         self._disk = Disk("hrm-pipelines")
         self.held_bytes = 0
-        shutil.rmtree(directory, ignore_errors=True)
-        directory.mkdir(parents=True, mode=0o700)
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+
+    def adopt(self, live: Container[TaskId], ended: Container[TaskId]) -> None:
+        """Take over what an earlier master left of these tasks; the rest is removed. Blocks, for
+        the start."""
+        for path in sorted(self._directory.iterdir(), key=lambda x: x.stat().st_mtime):
+            name, _, what = path.name.rpartition(".")
+            task_id = TaskId(name)
+            if what == "in" and task_id in live:
+                self._set(task_id, what, path.stat().st_size)
+            elif what == "out" and task_id in ended:
+                self._set(task_id, what, path.stat().st_size)
+                self._results[task_id] = self._now_s()
+            elif path.is_file():
+                path.unlink(missing_ok=True)
+
+    def has_input(self, task_id: TaskId) -> bool:
+        return "in" in self._sizes.get(task_id, {})
 
     def _path(self, task_id: TaskId, what: str) -> Path:
         return self._directory / f"{task_id}.{what}"

@@ -19,7 +19,8 @@ from hrm.master.paging import check_limit, page
 from hrm.pipelines.core import cluster_messages as m
 from hrm.pipelines.core.cluster import TaskRecord
 from hrm.pipelines.core.model import TaskId
-from hrm.pipelines.master.tasks import PipelineTasks, Watcher, WorkerStream
+from hrm.pipelines.master.streams import Watcher, WorkerStream
+from hrm.pipelines.master.tasks import PipelineTasks
 from hrm.v1 import pipeline_pb2 as pb
 from hrm.v1 import pipeline_pb2_grpc
 from hrm.wire import codec, pipeline_stream
@@ -33,7 +34,6 @@ _OF_ALL = frozenset(
 """What all may see of others' tasks; their state is in one word."""
 
 WATCHED_TASKS_MAX = 100_000
-SCOPES_MAX = 100_000
 _MB = 1e6
 
 log = structlog.get_logger("master.pipelines")
@@ -45,8 +45,6 @@ class PipelineService(pipeline_pb2_grpc.PipelineServiceServicer):
     def __init__(self, tasks: PipelineTasks, heartbeat_interval_s: float) -> None:
         self._tasks = tasks
         self._heartbeat_interval_s = heartbeat_interval_s
-        self._scopes: dict[TaskId, str] = {}
-        """The applications and submissions that have submitted tasks, with tokens of their own."""
 
     async def Submit(  # noqa: N802
         self, request: pb.SubmitPipelineTaskRequest, context: _Context
@@ -72,16 +70,7 @@ class PipelineService(pipeline_pb2_grpc.PipelineServiceServicer):
             queue=codec.to_text(request.queue, "queue"),
             scope=caller().scope,
         )
-        self._remember_scope(task_id)
         return pb.SubmitPipelineTaskResponse(task_id=task_id)
-
-    def _remember_scope(self, task_id: TaskId) -> None:
-        find = self._tasks.workloads.find
-        if len(self._scopes) >= SCOPES_MAX:
-            self._scopes = {k: v for k, v in self._scopes.items() if find(k) is not None}
-        if scope := caller().scope:
-            self._scopes[task_id] = scope
-            self._tasks.end_with(scope, task_id)
 
     def _check_own(self, task_id: TaskId) -> None:
         """Raises NotAllowed, or NotFound where nothing is known of it; never for operators."""
@@ -90,7 +79,9 @@ class PipelineService(pipeline_pb2_grpc.PipelineServiceServicer):
         record = self._tasks.workloads.find(task_id)
         if record is None:
             raise NotFound(f"no such pipeline task: {task_id!r}; hrm pipeline list shows them")
-        check_user(f"pipeline task {task_id}", record.spec.user, self._scopes.get(task_id, ""))
+        check_user(
+            f"pipeline task {task_id}", record.spec.user, self._tasks.scopes.get(task_id, "")
+        )
 
     async def Watch(  # noqa: N802
         self, request: pb.WatchPipelineTasksRequest, context: _Context
@@ -163,12 +154,11 @@ class PipelineService(pipeline_pb2_grpc.PipelineServiceServicer):
         operators alone."""
         task_id = record.spec.task_id
         workloads = self._tasks.workloads
-        whose = workloads.of_task.get(task_id)
         more = {
-            "application_id": "" if whose is None else whose.application_id,
+            "application_id": workloads.application_of(task_id),
             "node": self._tasks.node_of(record.node),
         }
-        if is_own(record.spec.user, self._scopes.get(task_id, "")):
+        if is_own(record.spec.user, self._tasks.scopes.get(task_id, "")):
             explained = workloads.explain(task_id, places)
             return pipeline_stream.from_record(record, explained, **more)
         if record.outcome is not None:

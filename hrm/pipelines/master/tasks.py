@@ -12,69 +12,45 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import itertools
-import json
-from collections import deque
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from weakref import WeakValueDictionary
 
 import structlog
 
 from hrm import clock
 from hrm.config import MasterSettings
-from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
-from hrm.core.vocabulary.model import ApplicationId, ContainerId, LaunchContext, NodeName
+from hrm.core.vocabulary.model import ApplicationId, ApplicationState, ContainerId, NodeName
 from hrm.core.vocabulary.ownership import denied, is_owner
-from hrm.core.vocabulary.workload_bounds import WorkloadBounds
-from hrm.errors import (
-    AlreadyExists,
-    HrmError,
-    InvalidConfig,
-    LimitReached,
-    NotFound,
-    Unavailable,
-)
-from hrm.master.interpreter import Interpreter, NoticeForwarder
+from hrm.errors import AlreadyExists, HrmError, NotFound
+from hrm.master.interpreter import Interpreter
 from hrm.master.node_policies import NodePolicies
-from hrm.master.policy_service import cluster_policy
 from hrm.pipelines.core import cluster_messages as m
 from hrm.pipelines.core.cluster import ClusterBounds, PipelineCluster, TaskRecord
 from hrm.pipelines.core.model import ClusterPolicy, PipelineSpec, ResultFormat, TaskId, TaskSpec
 from hrm.pipelines.core.node_messages import TaskOutcome
 from hrm.pipelines.core.table import NodeRow
-from hrm.pipelines.core.workloads import (
-    AskMaster,
-    CompleteOpening,
-    FollowCommand,
-    ListenTo,
-    ReportToMaster,
-    StopListeningTo,
-    WorkerSize,
-    WorkloadKey,
-    Workloads,
-    WorkloadStep,
-    size_for,
-    workload_id,
-)
+from hrm.pipelines.core.workload import PREFIX, WorkerSize, WorkloadKey, size_for, workload_id
+from hrm.pipelines.core.workloads import Workloads
+from hrm.pipelines.master.hosting import WorkloadHost
+from hrm.pipelines.master.kept_tasks import Code, KeptTasks
 from hrm.pipelines.master.result_files import PipelineFiles
+from hrm.pipelines.master.settings import bounds_of_workloads
+from hrm.pipelines.master.streams import Watcher, WorkerStream
 from hrm.pipelines.policies.corun.subtask_estimates import Stdm
-from hrm.policies.guard import GuardRegistry
 from hrm.v1 import pipeline_pb2 as pb
 from hrm.v1 import policy_pb2
 from hrm.wire import pipeline_stream
 from hrm.wire import pipelines as pw
 from hrm.wire.pipeline_stream import Joining
 
-__all__ = ["PipelineTasks", "Watcher", "WorkerStream", "bounds_of_workloads", "pipeline_policy"]
+__all__ = ["PipelineTasks"]
 
-CALL_TIMEOUT_S = 15.0
 TICK_INTERVAL_S = 0.5
-_WATCHED_MAX = 10_000
+_CLEAN_INTERVAL_S = 600.0
 _FORGOTTEN_AT_ONCE = 100
 _ORDERS_MAX = 10_000
 """More than a node's maximum of tasks, and withdrawals of them."""
@@ -89,55 +65,6 @@ _MEMORY_MIB = 65_536.0
 log = structlog.get_logger("master.pipelines")
 
 
-def pipeline_policy(settings: MasterSettings, guards: GuardRegistry, *, seed: int) -> ClusterPolicy:
-    """The cluster policy of the settings; a learned one is registered with ``guards``.
-
-    Raises:
-        InvalidConfig: there is no policy of that name, or its model is missing or damaged.
-    """
-    try:
-        return cluster_policy(
-            settings.pipeline_policy,
-            guards=guards,
-            state_dir=settings.state_dir,
-            heartbeat_s=settings.heartbeat_interval_s,
-            seed=seed,
-        )
-    except NotFound as error:
-        raise InvalidConfig(f"pipeline_policy: {error.message}") from error
-
-
-def bounds_of_workloads(settings: MasterSettings) -> WorkloadBounds:
-    """The bounds that are settings have the settings' values."""
-    return WorkloadBounds(
-        workers_max=settings.pipeline_workers_max,
-        worker_idle_s=settings.pipeline_worker_idle_s,
-        worker_cores=settings.pipeline_worker_cores,
-        worker_memory_mib=settings.pipeline_worker_memory_mib,
-    )
-
-
-async def _no_groups(_user: str) -> tuple[str, ...]:
-    return ()
-
-
-@dataclass(slots=True, eq=False)
-class Watcher:
-    """A client that watches ``open`` tasks. ``overflowed``: it was too slow and misses updates."""
-
-    open: set[TaskId]
-    updates: deque[pb.PipelineTaskUpdate] = field(default_factory=deque)
-    changed: asyncio.Event = field(default_factory=asyncio.Event)
-    overflowed: bool = False
-
-    def put(self, update: pb.PipelineTaskUpdate) -> None:
-        if len(self.updates) >= _WATCHED_MAX + len(self.open):
-            self.overflowed = True
-        else:
-            self.updates.append(update)
-        self.changed.set()
-
-
 @dataclass(frozen=True, slots=True)
 class _Proof:
     """A worker's proof of a result, which only the client can verify."""
@@ -148,39 +75,6 @@ class _Proof:
 
 
 _NO_PROOF = _Proof(ResultFormat.PICKLE, b"", 0)
-
-
-class WorkerStream:
-    """The stream to one worker: orders in sequence; an input is read when it is due."""
-
-    def __init__(self, identity: str) -> None:
-        self.identity = identity
-        self.queue: asyncio.Queue[m.PlaceTask | pb.MasterPipelineMessage | None] = asyncio.Queue()
-        self.closed = False
-        self.stream_ended = asyncio.Event()
-        """Set with ``closed``: the handler ends the stream, whatever it waits for."""
-
-    def put(self, what: m.PlaceTask | pb.MasterPipelineMessage) -> None:
-        if self.closed:
-            return
-        if self.queue.qsize() >= _ORDERS_MAX:
-            log.warning("a worker does not keep up; it must reconnect", orders=_ORDERS_MAX)
-            self.close()
-            return
-        self.queue.put_nowait(what)
-
-    def close(self) -> None:
-        self.closed = True
-        self.stream_ended.set()
-        self.queue.put_nowait(None)
-
-
-@dataclass(slots=True, weakref_slot=True, eq=False)
-class _Code:
-    """What is sent with a task besides its input. Tasks of the same code share one."""
-
-    raw: bool
-    files: dict[str, bytes]
 
 
 class PipelineTasks:
@@ -203,7 +97,6 @@ class PipelineTasks:
             InvalidConfig: the stored modes of node policies are damaged.
         """
         self._master = master
-        self._token_of = token_of
         self._attempts_before = master.core.epoch % _EPOCHS * _ATTEMPTS_MAX
         self._policy = policy
         self._estimates = Stdm(memory_mib=_MEMORY_MIB)
@@ -219,34 +112,35 @@ class PipelineTasks:
             bounds_of_workloads(settings),
             epoch=lambda: master.core.epoch,
         )
+        self.host = WorkloadHost(master, self.workloads, token_of, self._follow)
         directory: Path = settings.state_dir / "pipelines"
-        self.files = PipelineFiles(directory, settings.pipeline_held_mib << 20)
+        self.files = PipelineFiles(directory / "files", settings.pipeline_held_mib << 20)
+        self._kept = KeptTasks(master.store, directory / "code")
         self.payload_bytes_max = settings.pipeline_payload_mib << 20
         self.streams: dict[NodeName, WorkerStream] = {}
         self.policies = NodePolicies(settings.state_dir, self._order_all)
-        self.groups_of: Callable[[str], Awaitable[tuple[str, ...]]] = _no_groups
-        """Of a user, for the rules that choose its queue."""
         self._ids = itertools.count(1)
-        self._opening: dict[int, asyncio.Future[ApplicationId]] = {}
-        self._opening_count = itertools.count(1)
-        self._calls: set[asyncio.Task[None]] = set()
+        self._ending: dict[TaskId, asyncio.Future[None]] = {}
+        """Of tasks that have ended: the write of it. Nobody gets to know before."""
+        self._cleaned_s = clock.now()
         self._watchers: dict[TaskId, list[Watcher]] = {}
         self._last: dict[TaskId, pb.PipelineTaskUpdate] = {}
         """For each known task, where it is or how it ended."""
         self._owners: dict[TaskId, str] = {}
         """For each known task, the digest of its client's ownership key."""
-        self._code: dict[TaskId, _Code] = {}
+        self._code: dict[TaskId, Code] = {}
         self._keys: dict[TaskId, bytes] = {}
         """Of live tasks; each is sent only to the worker that runs the task."""
         self._proofs: dict[TaskId, _Proof] = {}
         """Of results that have been received and whose ends are about to be reported."""
         self.has_ended: Callable[[str], bool] = lambda _scope: False
         """Has an application or submission with a token of its own ended?"""
+        self.scopes: dict[TaskId, str] = {}
+        """For known tasks, the application or submission whose own token has submitted them."""
         self._open_of: dict[str, set[TaskId]] = {}
         """By these, the tasks that they have submitted; some may have ended."""
         self._arriving: set[TaskId] = set()
         """Tasks whose inputs are being written; the core does not know them yet."""
-        self._shared: WeakValueDictionary[bytes, _Code] = WeakValueDictionary()
 
     @property
     def policy(self) -> ClusterPolicy:
@@ -268,92 +162,66 @@ class PipelineTasks:
         """What a worker for this pipeline needs."""
         return size_for(pipeline, self.workloads.bounds, has_gpus=self._has_gpus())
 
-    # --- steps --------------------------------------------------------------------------------
-
-    def _carry_out(self, decide: Callable[[], list[WorkloadStep]]) -> None:
-        """Carry out what the core decides.
+    def recover(self) -> None:
+        """Take over the tasks of an earlier master, before anything is served. Those that had not
+        ended are placed again, once their workers have had time to come back.
 
         Raises:
-            HrmError: it refuses.
+            HrmError: the store is damaged.
         """
-        try:
-            steps = decide()
-        except (AlreadyExists, LimitReached, NotFound, Unavailable):
-            raise
-        except Exception as error:
-            log.critical("core of pipelines failed", exc_info=True)
-            if not self._master.stopped.done():
-                failed = HrmError(f"pipelines could not be processed: {error!r}")
-                self._master.stopped.set_result(failed)
-            return
-        for step in steps:
-            match step:
-                case ReportToMaster():
-                    self._master.submit(replace(step.event, now=clock.now()))
-                case AskMaster():
-                    call = asyncio.create_task(self._ask(step))
-                    self._calls.add(call)
-                    call.add_done_callback(self._calls.discard)
-                case ListenTo():
-                    take = partial(self._notice_received, step.application_id)
-                    self._master.application_outboxes[step.application_id] = NoticeForwarder(take)
-                case StopListeningTo():
-                    self._master.application_outboxes.pop(step.application_id, None)
-                case CompleteOpening():
-                    self._opened(step)
-                case FollowCommand():
-                    self._follow(step.command)
-
-    async def _ask(self, step: AskMaster) -> None:
-        """Make the call that a step is about, and pass on the reply."""
-        master, event, app_id = self._master, step.event, step.application_id
-        reply: c.Reply | c.Refuse
-        try:
-            if isinstance(event, e.ApplicationRegistered):
-                launch = LaunchContext(
-                    worker=json.dumps({"token": self._token_of(app_id, event.user)}),
-                    decommissions=True,
-                    decommission_signal="TERM",
-                )
-                groups = await self.groups_of(event.user)
-                event = replace(event, launch=launch, groups=groups)
-            result = await master.call(
-                lambda call_id: replace(event, now=clock.now(), call_id=call_id)
+        now, clusters = clock.now(), dict[tuple[ApplicationId, WorkloadKey], list[TaskSpec]]()
+        ended, live = set[TaskId](), set[TaskId]()
+        left: list[tuple[pb.StoredPipelineTask, TaskSpec]] = []
+        for stored, spec, record in self._kept.recovered():
+            self._owners[spec.task_id] = stored.owner
+            if stored.scope:
+                self.scopes[spec.task_id] = stored.scope
+            if record is None:
+                live.add(spec.task_id)
+                left.append((stored, spec))
+                continue
+            ended.add(spec.task_id)
+            self.workloads.recover_ended(record, ApplicationId(stored.application_id))
+            update = self._last[spec.task_id] = pipeline_stream.task_ended(stored.end)
+            update.task_id, update.at_s = spec.task_id, now
+        self.files.adopt(live, ended)
+        for stored, spec in left:
+            code = self._kept.take_up(stored)
+            key = self._kept.key_of(stored, spec)
+            clusters.setdefault((ApplicationId(stored.application_id), key), []).append(spec)
+            self._keys[spec.task_id] = stored.request.result_key
+            if code is not None:
+                self._code[spec.task_id] = code
+            self._end_with(stored.scope, spec.task_id)
+        self._kept.drop_unused()
+        known = self._master.core.master_state.applications
+        for (app_id, key), specs in clusters.items():
+            decide = partial(
+                self.workloads.recover, app_id, key, specs, now, is_known=app_id in known
             )
-            reply = c.Reply(call_id=0, result=result)
-        except HrmError as error:
-            log.warning("a workload is refused", application=app_id, why=error.message)
-            reply = c.Refuse(call_id=0, error=error)
-        self._carry_out(partial(self.workloads.reply_received, app_id, reply, clock.now()))
+            self.host.carry_out(decide)
+        self._cancel_damaged(left)
+        self._end_left_over(now)
 
-    def _notice_received(self, application_id: ApplicationId, notice: c.Notice) -> None:
-        now = clock.now()
-        self._carry_out(partial(self.workloads.notice_received, application_id, notice, now))
+    def _cancel_damaged(self, tasks: list[tuple[pb.StoredPipelineTask, TaskSpec]]) -> None:
+        for _, spec in tasks:
+            if spec.task_id not in self._code or not self.files.has_input(spec.task_id):
+                self.cancel(
+                    spec.task_id, "its input or its modules are lost from the master's disk"
+                )
 
-    def _opened(self, step: CompleteOpening) -> None:
-        opening = self._opening.get(step.call_id)
-        if opening is None or opening.done():
-            return
-        if isinstance(step.result, HrmError):
-            opening.set_exception(step.result)
-        else:
-            opening.set_result(step.result)
+    def _end_left_over(self, now: float) -> None:
+        """Workloads that had no task left when their master died."""
+        for app in list(self._master.core.master_state.live.values()):
+            app_id = app.application_id
+            if app_id.startswith(PREFIX) and app_id not in self.workloads.live:
+                message, state = "it has no task any more", ApplicationState.SUCCEEDED
+                finished = e.ApplicationFinished(
+                    now=now, application_id=app_id, state=state, message=message
+                )
+                self._master.submit(finished)
 
-    async def _open(self, key: WorkloadKey) -> ApplicationId:
-        """The application of this workload.
-
-        Raises:
-            HrmError: it is refused.
-        """
-        call_id = next(self._opening_count)
-        opening = self._opening[call_id] = asyncio.get_running_loop().create_future()
-        try:
-            self._carry_out(partial(self.workloads.open, call_id, key, clock.now()))
-            return await asyncio.wait_for(opening, CALL_TIMEOUT_S)
-        except TimeoutError:
-            raise Unavailable("the master is overloaded; try again") from None
-        finally:
-            del self._opening[call_id]
+    # --- what the core decides ------------------------------------------------------------------
 
     def _follow(self, command: m.ClusterCommand) -> None:
         match command:
@@ -386,14 +254,19 @@ class PipelineTasks:
         while True:
             await asyncio.sleep(TICK_INTERVAL_S)
             now = clock.now()
-            self._carry_out(partial(self.workloads.ticked, now))
+            self.host.carry_out(partial(self.workloads.ticked, now))
             self._close_lost_streams()
             self._cancel_left()
+            if now - self._cleaned_s >= _CLEAN_INTERVAL_S:
+                self._cleaned_s = now
+                self._kept.drop_unused()
 
-    def end_with(self, scope: str, task_id: TaskId) -> None:
+    def _end_with(self, scope: str, task_id: TaskId) -> None:
         """Cancel this task when the application or submission ends that has submitted it with a
         token of its own: nobody else has the key of its result."""
-        self._open_of.setdefault(scope, set()).add(task_id)
+        if scope:
+            self.scopes[task_id] = scope
+            self._open_of.setdefault(scope, set()).add(task_id)
 
     def _cancel_left(self) -> None:
         for scope, task_ids in list(self._open_of.items()):
@@ -414,7 +287,7 @@ class PipelineTasks:
 
     def cancel(self, task_id: TaskId, why: str) -> None:
         """Raises NotFound."""
-        self._carry_out(partial(self.workloads.cancel, task_id, why, clock.now()))
+        self.host.carry_out(partial(self.workloads.cancel, task_id, why, clock.now()))
 
     def _close_lost_streams(self) -> None:
         """Close the streams of workers that have ended, or were silent for too long."""
@@ -450,29 +323,42 @@ class PipelineTasks:
         queue: str = "",
         scope: str = "",
     ) -> None:
-        """Accept a task, once its workload is admitted and its input is on the disk. ``queue``: as
-        it names it; ``scope``: the application whose own token submits it.
+        """Accept a task, once its workload is admitted, and it and its input are on the disk.
+        ``queue``: as it names it; ``scope``: the application whose own token submits it.
 
         Raises:
-            HrmError: the core or the files refuse it; nothing of it remains.
+            HrmError: the core, the files or the full disk refuse it; nothing of it remains.
         """
         task_id = task.task_id
         self.check_owner(task_id, owner)
         if self._known(task_id):
             raise AlreadyExists(f"a pipeline task {task_id} is there already; choose another id")
+        if self._master.full is not None:
+            raise self._master.full
         self._arriving.add(task_id)
         self._owners[task_id] = owner
+        workload_key = WorkloadKey(
+            *(task.user, queue, task.workload, task.pipeline.name, scope),
+            self.size_of(task.pipeline),
+        )
         try:
-            workload = await self._open(
-                WorkloadKey(
-                    *(task.user, queue, task.workload, task.pipeline.name, scope),
-                    self.size_of(task.pipeline),
+            application_id = await self.host.open(workload_key)
+            await self.files.put_input(task_id, payload)
+            code = self._code[task_id] = await self._kept.code_of(raw, files)
+            self._keys[task_id] = key
+            decide = partial(self.workloads.submit, application_id, task, clock.now())
+            writing = asyncio.ensure_future(
+                self._kept.keep(
+                    task, application_id, workload_key, code, result_key=key, owner=owner
                 )
             )
-            await self.files.put_input(task_id, payload)
-            self._code[task_id] = self._code_of(raw, files)
-            self._keys[task_id] = key
-            self._carry_out(partial(self.workloads.submit, workload, task, clock.now()))
+            try:
+                await writing
+                self.host.carry_out(decide)
+                self._end_with(scope, task_id)
+            except BaseException:
+                self._kept.drop(task_id)
+                raise
         except BaseException:  # the client may also have disconnected
             self.files.drop(task_id)
             self._code.pop(task_id, None)
@@ -491,13 +377,6 @@ class PipelineTasks:
         if not is_owner(self._owners.get(task_id, ""), owner):
             raise denied(f"pipeline task {task_id}", "choose another id")
 
-    def _code_of(self, raw: bool, files: dict[str, bytes]) -> _Code:
-        """Shared, so that ten thousand tasks do not hold a package of 2 MB ten thousand times."""
-        digest = hashlib.sha256(b"raw" if raw else b"")
-        for path, content in sorted(files.items()):
-            digest.update(f"{path}\0{len(content)}\0".encode() + content)
-        return self._shared.setdefault(digest.digest(), _Code(raw, files))
-
     def _finished(self, command: m.FinishTask) -> None:
         task_id = command.task_id
         done = command.outcome is TaskOutcome.DONE
@@ -515,18 +394,36 @@ class PipelineTasks:
             proof=proof.proof if done else b"",
             placement=proof.placement if done else 0,
         )
+        log.info("task ended", task=task_id, outcome=command.outcome.value, why=command.message)
+        write = self._kept.ended(task_id, end)
+        if write is None:
+            self._report_end(task_id, end)
+        else:
+            self._ending[task_id] = write
+            write.add_done_callback(partial(self._end_written, task_id, end))
+        self._forget_old()
+
+    def _end_written(
+        self, task_id: TaskId, end: pb.PipelineTaskEnd, write: asyncio.Future[None]
+    ) -> None:
+        self._ending.pop(task_id, None)
+        if not write.cancelled() and write.exception() is None:  # else the master stops
+            self._report_end(task_id, end)
+
+    def _report_end(self, task_id: TaskId, end: pb.PipelineTaskEnd) -> None:
         self._update_watchers(task_id, pipeline_stream.task_ended(end), last=True)
         for watcher in self._watchers.pop(task_id, ()):
             watcher.open.discard(task_id)
-        log.info("task ended", task=task_id, outcome=command.outcome.value, why=command.message)
-        self._forget_old()
 
     def _forget_old(self) -> None:
         """Drop what the core has forgotten, some at a time."""
         if len(self._last) < self.workloads.known + _FORGOTTEN_AT_ONCE:
             return
-        for old in [one for one in self._last if not self._known(one)]:
+        forgotten = [one for one in self._last if not self._known(one)]
+        self._kept.forget(forgotten)
+        for old in forgotten:
             del self._last[old]
+            self.scopes.pop(old, None)
             self._owners.pop(old, None)
             self.files.drop(old)
 
@@ -545,7 +442,8 @@ class PipelineTasks:
 
     def watch(self, task_ids: list[TaskId]) -> Watcher:
         """Watch these from now on; the first updates say where each of them is."""
-        watcher = Watcher(open={one for one in task_ids if self._is_live(one)})
+        live = {x for x in task_ids if self._is_live(x) or x in self._ending}
+        watcher = Watcher(open=live)
         places = self.workloads.places()
         for task_id in task_ids:
             why = self.workloads.explain(task_id, places)
@@ -601,7 +499,7 @@ class PipelineTasks:
         return stream
 
     def _reported(self, name: NodeName, event: m.ClusterEvent) -> None:
-        self._carry_out(partial(self.workloads.worker_reported, ContainerId(name), event))
+        self.host.carry_out(partial(self.workloads.worker_reported, ContainerId(name), event))
 
     def leave(self, name: NodeName, stream: WorkerStream) -> None:
         """Its stream is down. It gets nothing new, and is lost if it does not return."""
@@ -663,7 +561,18 @@ class PipelineTasks:
                 )
                 end = replace(end, outcome=TaskOutcome.FAILED, message=message)
         self._reported(event.name, replace(event, end=end))
-        self._send(event.name, pipeline_stream.acknowledgement(attempt))
+        write = self._ending.get(end.task_id)
+        if write is None:
+            self._send(event.name, pipeline_stream.acknowledgement(attempt))
+        else:
+            write.add_done_callback(partial(self._acknowledge, event.name, attempt))
+
+    def _acknowledge(
+        self, name: NodeName, attempt: pb.PipelineAttempt, write: asyncio.Future[None]
+    ) -> None:
+        """The end is on the disk: the worker may forget the task."""
+        if not write.cancelled() and write.exception() is None:
+            self._send(name, pipeline_stream.acknowledgement(attempt))
 
     def placing(self, command: m.PlaceTask) -> pb.PlacePipelineTask | None:
         """The order to run a task; None: it has ended, or been placed elsewhere, meanwhile."""

@@ -1,0 +1,122 @@
+"""One workload: tasks that are an application together, and the workers that are its containers."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+from hrm.core.vocabulary.model import (
+    ApplicationId,
+    ContainerId,
+    NodeName,
+    Resources,
+    WorkloadClass,
+)
+from hrm.core.vocabulary.workload_bounds import WorkloadBounds
+from hrm.pipelines.core.cluster import PipelineCluster
+from hrm.pipelines.core.model import Device, PipelineSpec
+from hrm.pipelines.core.progress import Tally
+
+__all__ = [
+    "PREFIX",
+    "Worker",
+    "WorkerSize",
+    "Workload",
+    "WorkloadKey",
+    "size_for",
+    "workload_id",
+]
+
+PREFIX = "pipelines-"
+"""What the ids of workloads begin with."""
+_NOWHERE = NodeName("")
+_GPU_PART = 0.9
+"""Of a worker's device memory, what ``feasibility.CAPS`` lets its steps take."""
+
+
+class WorkerSize(NamedTuple):
+    """``gpu_memory_mib`` 0: it has no GPU."""
+
+    vcores: int
+    memory_mib: int
+    gpu_memory_mib: int = 0
+
+    @property
+    def slots(self) -> int:
+        """Tasks that it has at a time: one for each core, and one more next to what is on a GPU."""
+        return self.vcores + bool(self.gpu_memory_mib)
+
+    @property
+    def resources(self) -> Resources:
+        return Resources(self.vcores, self.memory_mib, self.gpu_memory_mib)
+
+
+class WorkloadKey(NamedTuple):
+    """Tasks with the same key are of one workload. ``scope``: the application or submission whose
+    own token has submitted them; ``queue``: as they name it."""
+
+    user: str
+    queue: str
+    workload_class: WorkloadClass
+    pipeline: str
+    scope: str
+    size: WorkerSize
+
+
+@dataclass(slots=True, eq=False)
+class Worker:
+    """A container of a workload. ``runs``: it has connected. ``started_at_s``: its container runs
+    since then. ``busy_at_s``: when it last had a task, or connected."""
+
+    container_id: ContainerId
+    executor_id: str
+    node: NodeName = _NOWHERE
+    runs: bool = False
+    released: bool = False
+    started_at_s: float = math.inf
+    busy_at_s: float = math.inf
+
+
+@dataclass(slots=True, eq=False)
+class Workload:
+    """``started``: the master's core has admitted it. ``ending``: it is over, and so are its tasks.
+    ``failures``: workers that have failed since a task last ended."""
+
+    application_id: ApplicationId
+    key: WorkloadKey
+    cluster: PipelineCluster
+    idle_since_s: float
+    attaching: bool = False
+    started: bool = False
+    ending: bool = False
+    workers: dict[ContainerId, Worker] = field(default_factory=dict)
+    openings: list[int] = field(default_factory=list)
+    count: int = 0
+    failures: int = 0
+    tally: Tally = field(default_factory=Tally)
+
+    @property
+    def wanted(self) -> int:
+        """Workers for all tasks that have not ended."""
+        return math.ceil(len(self.cluster.tasks) / self.key.size.slots)
+
+
+def workload_id(now: float, epoch: int, number: int) -> ApplicationId:
+    """The id of the ``number``-th workload of a master."""
+    second = datetime.fromtimestamp(now, UTC).strftime("%Y%m%d%H%M%S")
+    return ApplicationId(f"{PREFIX}{second}-{epoch}-{number:04d}")
+
+
+def size_for(pipeline: PipelineSpec, bounds: WorkloadBounds, *, has_gpus: bool) -> WorkerSize:
+    """What a worker needs for any step of a pipeline. ``has_gpus``: are there nodes with GPUs? If
+    not, steps that have a version for cores are run there."""
+    memory_mib = max((x.memory_mib for x in pipeline.subtasks), default=0)
+    memory_mib = max(bounds.worker_memory_mib, math.ceil(1.25 * memory_mib) * bounds.worker_cores)
+    on_gpu = [x for x in pipeline.subtasks if Device.GPU in x.devices]
+    needs = any(Device.CPU not in x.devices for x in on_gpu)
+    if not on_gpu or not (has_gpus or needs):
+        return WorkerSize(bounds.worker_cores, memory_mib)
+    most = max(x.gpu_memory_mib or bounds.gpu_memory_mib for x in on_gpu)
+    return WorkerSize(bounds.worker_cores, memory_mib, math.ceil(most / _GPU_PART))

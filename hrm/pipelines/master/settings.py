@@ -1,0 +1,40 @@
+"""From the master's settings to what pipelines there need."""
+
+from __future__ import annotations
+
+from hrm.config import MasterSettings
+from hrm.core.vocabulary.workload_bounds import WorkloadBounds
+from hrm.errors import InvalidConfig, NotFound
+from hrm.master.policy_service import cluster_policy
+from hrm.pipelines.core.model import ClusterPolicy
+from hrm.policies.guard import GuardRegistry
+
+__all__ = ["bounds_of_workloads", "pipeline_policy"]
+
+
+def pipeline_policy(settings: MasterSettings, guards: GuardRegistry, *, seed: int) -> ClusterPolicy:
+    """The cluster policy of the settings; a learned one is registered with ``guards``.
+
+    Raises:
+        InvalidConfig: there is no policy of that name, or its model is missing or damaged.
+    """
+    try:
+        return cluster_policy(
+            settings.pipeline_policy,
+            guards=guards,
+            state_dir=settings.state_dir,
+            heartbeat_s=settings.heartbeat_interval_s,
+            seed=seed,
+        )
+    except NotFound as error:
+        raise InvalidConfig(f"pipeline_policy: {error.message}") from error
+
+
+def bounds_of_workloads(settings: MasterSettings) -> WorkloadBounds:
+    """The bounds that are settings have the settings' values."""
+    return WorkloadBounds(
+        workers_max=settings.pipeline_workers_max,
+        worker_idle_s=settings.pipeline_worker_idle_s,
+        worker_cores=settings.pipeline_worker_cores,
+        worker_memory_mib=settings.pipeline_worker_memory_mib,
+    )

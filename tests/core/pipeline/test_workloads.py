@@ -1,0 +1,234 @@
+"""Pipelines as applications, on the production cores in virtual time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from hrm.core.messages import events as e
+from hrm.core.tenancy.queue_spec import spec_from
+from hrm.core.vocabulary.bounds import Bounds
+from hrm.core.vocabulary.model import ContainerEnd, EndCause, Resources, WorkloadClass
+from hrm.core.vocabulary.workload_bounds import WorkloadBounds
+from hrm.errors import AlreadyExists, HrmError, InvalidRequest, NotFound
+from hrm.pipelines.core.model import Device
+from hrm.pipelines.core.node_messages import TaskOutcome
+from hrm.pipelines.core.workload import WorkerSize, size_for
+from hrm.testing.virtual import VirtualCluster, unit
+from tests.core.pipeline.building import GPU, pipeline, subtask, task
+from tests.core.pipeline.pool import SMALL, Pool
+
+
+def pool(nodes: int = 2, cores: int = 4, **more: object) -> Pool:
+    units = [unit(f"n{x}", cores) for x in range(nodes)]
+    return Pool(VirtualCluster(units, **more))  # type: ignore[arg-type]
+
+
+def test_tasks_get_workers_of_an_application_and_these_are_given_back() -> None:
+    here = pool()
+    app = here.submit(*(f"t{x}" for x in range(6)))
+    here.advance(2)
+
+    assert here.virtual.states(app) == {"running": 6}
+    assert here.virtual.app(app).record.name == "p"
+
+    here.finish_all()
+    here.advance(60)
+    assert here.outcomes == {f"t{x}": TaskOutcome.DONE for x in range(6)}
+    assert here.virtual.app(app).record.state.value == "succeeded"
+    assert here.virtual.running() == 0
+
+
+def test_no_more_workers_than_tasks_and_as_many_more_as_run_already() -> None:
+    here = pool(nodes=10)
+    app = here.submit(*(f"t{x}" for x in range(30)))
+    begun = here.workloads.bounds.begun_max
+    assert len(here.virtual.app(app).containers) == begun
+    here.advance(5)
+    assert here.virtual.states(app) == {"running": 30}
+
+
+def test_tasks_of_another_pipeline_user_queue_or_class_are_another_application() -> None:
+    here = pool(queues=(spec_from("root.a", {}), spec_from("root.b", {})))
+    first = here.submit("one", user="ana", queue="a")
+    same = here.submit("two", user="ana", queue="a")
+    others = {
+        here.submit("three", user="bob", queue="a"),
+        here.submit("four", user="ana", queue="b"),
+        here.submit("five", user="ana", queue="a", workload=WorkloadClass.STREAM),
+    }
+    assert same == first
+    assert len(others - {first}) == 3
+    assert here.virtual.app(first).record.queue == "root.a"
+
+
+def test_workers_wait_in_the_queues_of_units_like_executors_and_within_their_queue() -> None:
+    queues = (
+        spec_from("root.spark", {"guaranteed": "50%"}),
+        spec_from("root.pipelines", {"guaranteed": "50%"}),
+    )
+    bounds = Bounds(queue_reclaim_wait_s=1.0, queue_preemption_grace_s=1.0)
+    here = pool(nodes=2, cores=4, queues=queues, bounds=bounds)
+    spark = here.virtual.submit(16, queue="spark")
+    here.advance(2)
+    assert here.virtual.states(spark)["running"] == 8
+
+    app = here.submit(*(f"t{x}" for x in range(8)), queue="pipelines")
+    here.advance(40)
+
+    assert here.virtual.states(app)["running"] == 4
+    assert here.virtual.states(spark)["running"] == 4
+
+
+def test_a_task_of_a_worker_that_is_preempted_or_lost_runs_elsewhere_and_ends_once() -> None:
+    here = pool()
+    app = here.submit("t")
+    here.advance(2)
+    worker = here.worker_of("t")
+    here.end_worker(worker, ContainerEnd(cause=EndCause.PREEMPTED, message="for a stream"))
+    here.advance(3)
+    assert here.worker_of("t") != worker
+    record = here.workloads.find(here.task_id("t"))
+    assert record is not None
+    assert (record.losses, record.given_back) == (0, 1)
+
+    here.finish_all()
+    here.advance(1)
+    assert here.outcomes == {"t": TaskOutcome.DONE}
+    assert here.virtual.states(app) in ({"running": 1}, {"running": 1, "pending": 0})
+
+
+def test_workers_that_keep_failing_end_the_tasks_with_the_reason() -> None:
+    here = pool()
+    app = here.submit("t")
+    for _ in range(60):
+        here.advance(1)
+        for worker in list(here.connected):
+            here.end_worker(worker, ContainerEnd(cause=EndCause.EXITED, exit_code=1, message="boo"))
+        if here.outcomes:
+            break
+    assert here.outcomes == {"t": TaskOutcome.FAILED}
+    assert "boo" in here.messages["t"]
+    assert here.virtual.app(app).record.state.ended
+    assert here.virtual.running() == 0
+
+
+def test_a_worker_that_never_connects_is_given_up_and_another_is_requested() -> None:
+    here = pool()
+    here.connects = False
+    app = here.submit("t")
+    here.advance(here.workloads.bounds.connect_s + 5)
+    ended = [x for x in here.virtual.app(app).ended if x.end is not None]
+    assert ended
+    here.connects = True
+    here.advance(5)
+    here.finish_all()
+    here.advance(1)
+    assert here.outcomes == {"t": TaskOutcome.DONE}
+
+
+def test_a_killed_application_cancels_its_tasks() -> None:
+    here = pool()
+    app = here.submit("t", "u")
+    here.advance(2)
+    here.virtual.submit_to_master(
+        e.KillRequested(
+            now=here.virtual.now, call_id=here.virtual.next_call(), application_id=app,
+            reason="by an operator",
+        )
+    )  # fmt: skip
+    here.advance(3)
+    assert here.outcomes == dict.fromkeys(("t", "u"), TaskOutcome.CANCELLED)
+    assert "by an operator" in here.messages["t"]
+    assert here.virtual.running() == 0
+
+
+def test_what_no_node_can_hold_fails_at_once_with_the_reason() -> None:
+    here = pool()
+    here.submit("t", size=WorkerSize(64, 1024))
+    here.advance(1)
+    assert here.outcomes == {"t": TaskOutcome.FAILED}
+    assert "64 vcores" in here.messages["t"]
+
+
+def test_a_queue_that_there_is_not_refuses_the_task_itself() -> None:
+    here = pool(queues=(spec_from("root.a", {}),))
+    with pytest.raises(HrmError, match="nowhere"):
+        here.submit("t", queue="root.nowhere")
+    assert not here.workloads.live
+    assert here.workloads.find(here.task_id("t")) is None
+
+
+def test_ids_of_tasks_are_unique_over_all_workloads() -> None:
+    here = pool()
+    here.submit("t")
+    with pytest.raises(AlreadyExists):
+        here.submit("t", user="bob")
+
+
+def test_only_workers_of_live_workloads_may_report() -> None:
+    here = pool()
+    here.submit("t")
+    here.advance(2)
+    (worker,) = here.connected
+    here.finish_all()
+    here.advance(60)
+    with pytest.raises(NotFound):
+        here.join(worker)
+
+
+def test_idle_workers_are_kept_for_a_while_and_the_workload_for_longer() -> None:
+    bounds = WorkloadBounds(worker_idle_s=5.0, workload_idle_s=20.0)
+    here = pool()
+    here.workloads.bounds = bounds
+    app = here.submit("t")
+    here.advance(2)
+    here.finish_all()
+    here.advance(3)
+    assert here.virtual.states(app) == {"running": 1}
+    here.advance(5)
+    assert here.virtual.running() == 0
+    assert not here.virtual.app(app).record.state.ended
+    assert here.submit("u") == app
+    here.advance(2)
+    here.finish_all()
+    here.advance(40)
+    assert here.virtual.app(app).record.state.ended
+    assert here.submit("v") != app
+
+
+def test_the_cluster_sees_what_the_tasks_do() -> None:
+    here = pool()
+    app = here.submit("t", "u")
+    here.advance(2)
+    here.finish("t")
+    here.advance(2)
+    progress = here.virtual.app(app).progress
+    assert progress is not None
+    assert (progress.tasks_total, progress.tasks_completed, progress.tasks_running) == (2, 1, 1)
+
+
+def test_why_a_task_waits_names_the_application() -> None:
+    here = pool(nodes=1, cores=1)
+    app = here.submit("t", "u")
+    here.advance(2)
+    waiting = next(x for x in ("t", "u") if here.worker_of(x) is None)
+    said = here.workloads.explain(here.task_id(waiting))
+    assert f"1 of 2 workers run (hrm app why {app})" in said
+
+
+def test_what_a_worker_needs_follows_from_the_steps() -> None:
+    bounds = WorkloadBounds()
+    plain = pipeline(subtask("a"), subtask("b", "a", memory_mib=4000))
+    assert size_for(plain, bounds, has_gpus=True) == WorkerSize(1, 5000)
+    both = pipeline(subtask("a", on=frozenset(Device), gpu_memory_mib=900))
+    assert size_for(both, bounds, has_gpus=False) == SMALL
+    assert size_for(both, bounds, has_gpus=True) == WorkerSize(1, 1024, 1000)
+    unsaid = pipeline(subtask("a", on=GPU))
+    assert size_for(unsaid, bounds, has_gpus=False).gpu_memory_mib > 2000
+    assert replace(bounds, worker_cores=3).worker_cores == 3
+    assert Resources(1, 1024) == SMALL.resources
+    assert WorkerSize(2, 1024, 1000).slots == 3
+    assert issubclass(InvalidRequest, HrmError)
+    assert task("x").workload is WorkloadClass.BATCH
