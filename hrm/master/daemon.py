@@ -411,6 +411,11 @@ async def _add_services(
     queues_pb2_grpc.add_QueueServiceServicer_to_server(
         QueueService(master, owners, queues.names), server
     )
+    await _describe_services(server)
+
+
+async def _describe_services(server: grpc.aio.Server) -> None:
+    """Health checks and reflection."""
     names = [f"hrm.v1.{name}" for name in SERVICES]
     checker = health_aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(checker, server)

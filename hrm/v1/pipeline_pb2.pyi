@@ -498,6 +498,14 @@ class PipelineNodeRegistered(_message.Message):
     heartbeat_interval_s: float
     def __init__(self, heartbeat_interval_s: _Optional[float] = ...) -> None: ...
 
+class PipelineCode(_message.Message):
+    __slots__ = ("raw", "files")
+    RAW_FIELD_NUMBER: _ClassVar[int]
+    FILES_FIELD_NUMBER: _ClassVar[int]
+    raw: bool
+    files: _containers.RepeatedCompositeFieldContainer[SourceFile]
+    def __init__(self, raw: bool = ..., files: _Optional[_Iterable[_Union[SourceFile, _Mapping]]] = ...) -> None: ...
+
 class StoredPipelineTask(_message.Message):
     __slots__ = ("request", "code", "application_id", "vcores", "memory_mib", "gpu_memory_mib", "submitted_at_s", "scope", "owner", "end")
     REQUEST_FIELD_NUMBER: _ClassVar[int]
