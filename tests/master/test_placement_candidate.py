@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -14,11 +15,18 @@ import pytest
 import structlog
 
 from hrm.config import MasterSettings
+from hrm.core.queue.resource_unit import UnitQueue
+from hrm.core.scheduling.cluster_view import ClusterView
+from hrm.core.scheduling.scheduler import Placement
+from hrm.core.scheduling.shared_state import SharedState
+from hrm.core.vocabulary.model import NodeName, WorkloadClass
 from hrm.errors import InvalidConfig
+from hrm.master import placement_candidate
 from hrm.master.placement_candidate import with_candidate
 from hrm.policies.guard import GuardMode, GuardRegistry, PolicyGuard, Recommendation
-from hrm.policies.guarded import GuardedPlacement
+from hrm.policies.guarded import GuardedPlacement, PlacementGuard
 from hrm.policies.min_wait import MinWait
+from hrm.testing.virtual import unit
 from hrm.v1 import policy_pb2 as pb
 from hrm.v1 import policy_pb2_grpc
 from tests.master.test_services import (
@@ -32,8 +40,10 @@ from tests.master.test_services import (
     running_now,
 )
 from tests.policies.packages import install_package
+from tests.policies.states import NOW, entries
 
 Install = Callable[[str], None]
+BATCH = WorkloadClass.BATCH
 PACKAGE = "tried_candidate"
 
 
@@ -219,3 +229,31 @@ async def test_an_unknown_name_stops_the_start(tmp_path: Path) -> None:
     with pytest.raises(InvalidConfig, match="no placement policy is called 'wishful'"):
         async with running(tmp_path, placement_candidate="wishful"):
             pass
+
+
+def test_one_that_waits_is_over_its_time_and_one_on_a_busy_machine_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clocks = {"thread_time": 0.0, "monotonic": 0.0}
+    for name in clocks:
+        monkeypatch.setattr(placement_candidate, name, lambda name=name: clocks[name])
+
+    def fallbacks(processor_s: float, passed_s: float) -> dict[str, int]:
+        def place(view: ClusterView, placement: Placement, now: float) -> list[int | None]:
+            clocks["thread_time"] += processor_s
+            clocks["monotonic"] += passed_s
+            return MinWait(0).place(view, placement, now)
+
+        guard = PlacementGuard(
+            "tried", heuristic="min-wait", origin="here", clock_s=placement_candidate._clock_s
+        )
+        candidate: Any = SimpleNamespace(name="tried", place=place)
+        state = SharedState()
+        state.add(NodeName("n1"), UnitQueue(unit("n1")))
+        placement = Placement(BATCH, (1, 1, 0, 1), entries(1, (1, 1, 0, 1), BATCH), 0, 0.0)
+        guard.around(MinWait(0), candidate).place(ClusterView(state), placement, NOW)
+        return guard.guard.status(NOW).fallbacks
+
+    assert fallbacks(processor_s=0.005, passed_s=0.4) == {}
+    assert fallbacks(processor_s=0.02, passed_s=0.02) == {"over-budget": 1}
+    assert fallbacks(processor_s=0.0, passed_s=2.0) == {"over-budget": 1}
