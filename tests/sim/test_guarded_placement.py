@@ -17,7 +17,7 @@ from hrm.core.scheduling.scheduler import Placement, PlacementPolicy
 from hrm.policies.guard import GuardBounds, GuardMode
 from hrm.policies.guarded import PlacementGuard
 from hrm.sim.actors import master
-from hrm.sim.actors.policies import load
+from hrm.sim.actors.policies import POLICIES, load
 from hrm.sim.run import run_seed
 
 SEEDS = range(6)
@@ -95,3 +95,19 @@ def test_in_shadow_even_a_hostile_one_changes_no_event(monkeypatch: pytest.Monke
     guards = put_around(monkeypatch, Hostile, GuardMode.SHADOW)
     assert [run_seed(seed).log_hash for seed in SEEDS] == alone
     assert asked(guards) > 100
+
+
+def test_one_that_chooses_as_the_policy_in_force_changes_no_event_either(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All that HRM's own policies choose passes the checks, and is reserved as they reserve it."""
+    alone = [run_seed(seed).log_hash for seed in SEEDS]
+    named: dict[object, str] = {kind: name for name, kind in POLICIES.items()}
+
+    def again(in_force: PlacementPolicy, index: int) -> PlacementPolicy:
+        return load(named[type(in_force)], index)
+
+    guards = put_around(monkeypatch, again, GuardMode.ON)
+    assert [run_seed(seed).log_hash for seed in SEEDS] == alone
+    assert [each.guard.status(0.0).fallbacks for each in guards] == [{}] * len(guards)
+    assert sum(each.guard.status(0.0).learned for each in guards) == asked(guards) > 100
