@@ -361,6 +361,7 @@ def _check(question: _Question, choice: _Choice) -> None:
         whys = (begin.refusal(row, placement.demand) for row in taken)
         closed = (f"row {row} is closed in this round" for row in taken if not begin.open[row])
         raise Doubt(Reason.INFEASIBLE, next(filter(None, whys), "") or next(closed))
+    # What a round leaves without any place stands for all that want the same, see ``Exhaustion``.
     least = question.placed if placement.together else min(1, question.placed)
     if len(taken) < least:
         name = question.pair.name
