@@ -92,7 +92,7 @@ class Served:
 
     async def close(self) -> None:
         for channel in self._channels:
-            await channel.close()
+            await channel.close(None)
 
 
 @asynccontextmanager
