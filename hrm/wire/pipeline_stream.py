@@ -314,7 +314,7 @@ def placement(report: m.ReportPlacement, node: str) -> pb.PipelineTaskUpdate:
     """Where a task is, or why it waits. ``node``: where its worker runs."""
     if report.node is None:
         return queued(report.message)
-    placed = pb.PipelinePlacement(node=node, attempt=report.attempt, why=report.message)
+    placed = pb.PipelinePlacement(node=node, attempt=report.number, why=report.message)
     return pb.PipelineTaskUpdate(placed=placed)
 
 
@@ -338,7 +338,7 @@ def from_record(
         size_mb=spec.size_mb,
         submitted_at_s=spec.submitted_at_s,
         node=node,
-        attempt=record.attempt,
+        attempt=record.number,
         state=state,
         outcome=pw.from_outcome(record.outcome) if record.outcome else None,
         placed_by=record.placed_by,

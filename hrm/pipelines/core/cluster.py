@@ -50,6 +50,7 @@ from hrm.pipelines.core.node_messages import (
 from hrm.pipelines.core.table import Mask, NodeTable
 
 __all__ = [
+    "ATTEMPTS_MAX",
     "ClusterBounds",
     "LeastWait",
     "PipelineCluster",
@@ -74,6 +75,9 @@ class ClusterBounds:
     ended_kept: int = 1_000
 
 
+ATTEMPTS_MAX = 1 << 10
+"""Per task under one master; above both limits on losses. An attempt of an earlier master differs
+from what it was by a multiple of this, and is below all of this one's."""
 _CHOSEN_MAX = 20
 """The latest steps that ``chosen`` reports."""
 
@@ -96,6 +100,11 @@ class TaskRecord:
     timings: list[SubtaskTiming] = field(default_factory=list)
     outcome: TaskOutcome | None = None
     message: str = ""
+
+    @property
+    def number(self) -> int:
+        """Of its latest placement under the master that placed it, for people."""
+        return self.attempt % ATTEMPTS_MAX
 
 
 class PipelineCluster:
@@ -210,7 +219,7 @@ class PipelineCluster:
         done = {t.key.subtask for t in record.timings if t.outcome is RunOutcome.DONE}
         left = [one.name for one in record.spec.pipeline.subtasks if one.name not in done]
         return (
-            f"on node {record.node} ({record.why}), placement {record.attempt}; "
+            f"on node {record.node} ({record.why}), placement {record.number}; "
             f"done: {', '.join(sorted(done)) or 'nothing'}; to do: {', '.join(left) or 'nothing'}"
         )
 
@@ -344,7 +353,7 @@ class PipelineCluster:
         self.queue.appendleft(record.spec.task_id)
         self._commands.append(
             m.ReportPlacement(
-                task_id=record.spec.task_id, node=None, attempt=record.attempt, message=why
+                task_id=record.spec.task_id, node=None, number=record.number, message=why
             )
         )
 
@@ -365,7 +374,7 @@ class PipelineCluster:
             m.FinishTask(
                 task_id=task_id,
                 node=node,
-                attempt=record.attempt,
+                number=record.number,
                 outcome=outcome,
                 message=message,
                 timings=tuple(record.timings),
@@ -510,7 +519,7 @@ class PipelineCluster:
         task_id, attempt = record.spec.task_id, record.attempt
         self._commands.append(m.PlaceTask(node=node, task=record.spec, attempt=attempt, why=why))
         self._commands.append(
-            m.ReportPlacement(task_id=task_id, node=node, attempt=attempt, message=why)
+            m.ReportPlacement(task_id=task_id, node=node, number=record.number, message=why)
         )
 
 

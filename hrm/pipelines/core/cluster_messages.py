@@ -173,7 +173,7 @@ class ReportPlacement:
 
     task_id: TaskId
     node: NodeName | None
-    attempt: int
+    number: int
     message: str
 
 
@@ -187,11 +187,11 @@ class ReportTiming:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinishTask:
-    """The task has ended; exactly one for each task submitted."""
+    """The task has ended; exactly one for each task submitted. ``number``: of its placement."""
 
     task_id: TaskId
     node: NodeName | None
-    attempt: int
+    number: int
     outcome: TaskOutcome
     message: str
     timings: tuple[SubtaskTiming, ...]

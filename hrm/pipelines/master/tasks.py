@@ -35,7 +35,7 @@ from hrm.errors import AlreadyExists, HrmError, NotFound
 from hrm.master.interpreter import Interpreter
 from hrm.master.node_policies import NodePolicies
 from hrm.pipelines.core import cluster_messages as m
-from hrm.pipelines.core.cluster import ClusterBounds, PipelineCluster, TaskRecord
+from hrm.pipelines.core.cluster import ATTEMPTS_MAX, ClusterBounds, PipelineCluster, TaskRecord
 from hrm.pipelines.core.model import ClusterPolicy, PipelineSpec, ResultFormat, TaskId, TaskSpec
 from hrm.pipelines.core.node_messages import TaskOutcome
 from hrm.pipelines.core.table import NodeRow
@@ -60,8 +60,6 @@ _CLEAN_INTERVAL_S = 600.0
 _FORGOTTEN_AT_ONCE = 100
 _ORDERS_MAX = 10_000
 """More than a node's maximum of tasks, and withdrawals of them."""
-_ATTEMPTS_MAX = 1 << 10
-"""Per task; above both limits on losses."""
 _OPEN_SWEPT = 1_000
 """Where more tasks of one application are remembered, those that have ended are forgotten."""
 _EPOCHS = 1 << 20
@@ -103,7 +101,7 @@ class PipelineTasks:
             InvalidConfig: the stored modes of node policies are damaged.
         """
         self._master = master
-        self._attempts_before = master.core.epoch % _EPOCHS * _ATTEMPTS_MAX
+        self._attempts_before = master.core.epoch % _EPOCHS * ATTEMPTS_MAX
         self._policy = policy
         self._estimates = Stdm(memory_mib=_MEMORY_MIB)
         self._bounds = ClusterBounds(
@@ -396,7 +394,7 @@ class PipelineTasks:
         node = self.node_of(command.node)
         end = pipeline_stream.from_end(
             *(command.outcome, command.message, command.timings, node),
-            attempt=command.attempt,
+            attempt=command.number,
             response_s=command.response_s,
             result_bytes=self.files.size(task_id, "out"),
             result_format=pw.from_result_format(proof.kind) if done else None,
