@@ -60,8 +60,11 @@ class PipelineNode:
         estimates: LearningEstimates,
         *,
         bounds: NodeBounds | None = None,
+        machine: str = "",
     ) -> None:
+        """``machine``: where it is, for people; "": as its name says."""
         self.capacity = capacity
+        self.machine = machine or capacity.name
         self.policy = policy
         self.estimates = estimates
         self.bounds = bounds or NodeBounds()
@@ -140,9 +143,9 @@ class PipelineNode:
         if known is not None:
             why = f"attempt {known.attempt} of it is still here"
         elif self.draining:
-            why = f"node {self.capacity.name} is draining"
+            why = f"node {self.machine} is draining"
         elif len(self.tasks) >= self.bounds.tasks_limit:
-            why = f"node {self.capacity.name} has {len(self.tasks)} tasks already"
+            why = f"node {self.machine} has {len(self.tasks)} tasks already"
         if why:
             self._report_end(task, TaskOutcome.GIVEN_BACK, why)
         else:
@@ -158,7 +161,7 @@ class PipelineNode:
             task.subtasks[one.name] = PlacedSubtask(key, one, row)
             why = feasibility.never_fits(one, self.capacity)
             if why:
-                self._report_end(task, TaskOutcome.FAILED, f"node {self.capacity.name}: {why}")
+                self._report_end(task, TaskOutcome.FAILED, f"node {self.machine}: {why}")
                 return
         self.tasks[spec.task_id] = task
         self._release_followers(task, now)
@@ -219,7 +222,7 @@ class PipelineNode:
                 self._yield(task, event.now)
 
     def _return(self, task: NodeTask, now: float) -> None:
-        self._end(task, TaskOutcome.GIVEN_BACK, f"node {self.capacity.name} is draining", now)
+        self._end(task, TaskOutcome.GIVEN_BACK, f"node {self.machine} is draining", now)
 
     def _yield(self, task: NodeTask, now: float) -> None:
         """Its steps that run may end; nothing of it starts any more."""
@@ -230,7 +233,7 @@ class PipelineNode:
         self, task: NodeTask, one: PlacedSubtask, by: SubtaskHappening, now: float, why: str
     ) -> None:
         one.life.follow(by, SubtaskState.FAILED, now, why)
-        message = f"subtask {one.spec.name!r} failed on node {self.capacity.name}: {why}"
+        message = f"subtask {one.spec.name!r} failed on node {self.machine}: {why}"
         self._end(task, TaskOutcome.FAILED, message, now)
 
     def _end(self, task: NodeTask, outcome: TaskOutcome, message: str, now: float) -> None:

@@ -74,7 +74,7 @@ class WorkerRuntime:
             estimates=self._stdm,
             sampled_at_s=self._sampled_at_s,
         )
-        self.core = PipelineNode(capacity, policy, self._stdm)
+        self.core = PipelineNode(capacity, policy, self._stdm, machine=document.node)
         self._policies = WorkerPolicies(policy)
         has_device = document.gpu_device is not None
         self._processes = StepProcesses(directory, document.import_path, has_device=has_device)
