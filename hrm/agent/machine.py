@@ -52,7 +52,7 @@ from hrm.core.vocabulary.model import (
 from hrm.core.vocabulary.partitioning import BindingMode, Hardware, Partitioning, partition
 from hrm.durable import write_durably
 from hrm.errors import InvalidConfig, InvalidRequest
-from hrm.pipelines.agent.share import GpuShare, set_aside
+from hrm.pipelines.agent.share import SetAsideGpus, set_aside
 
 __all__ = ["Machine", "auto_binding", "describe", "ending", "keep_binding", "load_binding"]
 
@@ -93,7 +93,7 @@ class Machine:
     run_as: RunAs
     gpu_devices: GpuDevices
     device_memory: DeviceMemory | None = None
-    asked_for: GpuShare | None = None
+    asked_for: SetAsideGpus | None = None
     platform: str = ""
 
     @property

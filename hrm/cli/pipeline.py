@@ -77,6 +77,10 @@ SizeOption = Annotated[
 ]
 ClassOption = Annotated[Class, typer.Option("--class", help="Streams go first.")]
 FormatOption = Annotated[str | None, typer.Option("--result-format", help=FORMAT_HELP)]
+LabelsOption = Annotated[
+    list[str] | None,
+    typer.Option("--node-label", help="That a node must have to run them; may be repeated."),
+]
 QueueOption = Annotated[
     str, typer.Option("--queue", help="Of the application that the tasks are; else by rules.")
 ]
@@ -94,6 +98,7 @@ def run(
     ] = None,
     result_format: FormatOption = None,
     queue: QueueOption = "",
+    labels: LabelsOption = None,
     here: Annotated[
         bool, typer.Option("--here", help="In this process, without a cluster.")
     ] = False,
@@ -113,7 +118,9 @@ def run(
         results = [_here(pipeline, value) for value in values]
     else:
         tasks = list(zip(values, sizes, strict=True))
-        results = _on_cluster(pipeline, tasks, workload, master, queue, timeout, result_format)
+        results = _on_cluster(
+            pipeline, tasks, workload, master, queue, labels, timeout, result_format
+        )
     if save is not None:
         _save(results, save)
     if output is Output.JSON:
@@ -141,6 +148,7 @@ def submit(
     workload: ClassOption = Class.BATCH,
     result_format: FormatOption = None,
     queue: QueueOption = "",
+    labels: LabelsOption = None,
     detach: Annotated[
         bool, typer.Option("--detach", help="Return when the master has the tasks.")
     ] = False,
@@ -157,14 +165,15 @@ def submit(
 
     if not detach:
         run(
-            reference, inputs, kind, size_mb, workload, None, result_format, queue, False, timeout,
+            reference, inputs, kind, size_mb, workload, None, result_format, queue, labels, False,
+            timeout,
             master, output,
         )  # fmt: skip
         return
     pipeline = load(reference)
     values = [(_value(x, kind), size_mb or _size_mb(x, kind)) for x in inputs]
     sent = []
-    with Client(master, queue=queue) as client:
+    with Client(master, queue=queue, node_labels=labels or ()) as client:
         for value, size in values:
             ticket = client.send(
                 pipeline, value, size_mb=size, workload=WorkloadClass(workload.value),
@@ -301,6 +310,7 @@ def _on_cluster(
     workload: Class,
     master: str | None,
     queue: str,
+    labels: list[str] | None,
     timeout_s: float,
     result_format: str | None,
 ) -> list[TaskResult]:
@@ -312,7 +322,7 @@ def _on_cluster(
     deadline = time.monotonic() + timeout_s
     with (
         sigterm_as_interrupt(),
-        Client(master, queue=queue) as client,
+        Client(master, queue=queue, node_labels=labels or ()) as client,
         progress_bar(pipeline.name, len(inputs)) as advance,
     ):
         tasks = []

@@ -13,6 +13,7 @@ from hrm.core.tenancy.queue_rules import QueueRule
 from hrm.core.tenancy.queue_spec import QueueSpec
 from hrm.core.tenancy.queue_tree import QueueTree
 from hrm.core.vocabulary.bounds import Bounds
+from hrm.core.vocabulary.event_table import Watch
 from hrm.core.vocabulary.learned_classes import LearnedClass, LearnedClassKey
 from hrm.core.vocabulary.model import ApplicationId, NodeName
 from hrm.core.vocabulary.records import ApplicationRecord
@@ -63,6 +64,7 @@ class VirtualDisk:
         now: float,
         epoch_id: str = "",
         division: PlatformDivision | None = None,
+        watch: Watch | None = None,
     ) -> MasterCore:
         """A master that begins with these records, under the next epoch."""
         self.epoch += 1
@@ -76,6 +78,7 @@ class VirtualDisk:
             run_times=list(self.run_times.values()),
             learned_classes=list(self.learned_classes.values()),
             now=now,
+            watch=watch,
             epoch_id=epoch_id,
             queues=QueueTree.of(self.queues),
             queue_rules=self.queue_rules,

@@ -104,7 +104,7 @@ class SourceFile(_message.Message):
     def __init__(self, path: _Optional[str] = ..., content: _Optional[bytes] = ...) -> None: ...
 
 class SubmitPipelineTaskRequest(_message.Message):
-    __slots__ = ("task_id", "pipeline", "payload", "raw", "size_mb", "workload_class", "files", "user", "result_format", "result_key", "queue", "ownership_key")
+    __slots__ = ("task_id", "pipeline", "payload", "raw", "size_mb", "workload_class", "files", "user", "result_format", "result_key", "queue", "node_labels", "ownership_key")
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     PIPELINE_FIELD_NUMBER: _ClassVar[int]
     PAYLOAD_FIELD_NUMBER: _ClassVar[int]
@@ -116,6 +116,7 @@ class SubmitPipelineTaskRequest(_message.Message):
     RESULT_FORMAT_FIELD_NUMBER: _ClassVar[int]
     RESULT_KEY_FIELD_NUMBER: _ClassVar[int]
     QUEUE_FIELD_NUMBER: _ClassVar[int]
+    NODE_LABELS_FIELD_NUMBER: _ClassVar[int]
     OWNERSHIP_KEY_FIELD_NUMBER: _ClassVar[int]
     task_id: str
     pipeline: PipelineSpec
@@ -128,8 +129,9 @@ class SubmitPipelineTaskRequest(_message.Message):
     result_format: PipelineResultFormat
     result_key: bytes
     queue: str
+    node_labels: _containers.RepeatedScalarFieldContainer[str]
     ownership_key: str
-    def __init__(self, task_id: _Optional[str] = ..., pipeline: _Optional[_Union[PipelineSpec, _Mapping]] = ..., payload: _Optional[bytes] = ..., raw: bool = ..., size_mb: _Optional[float] = ..., workload_class: _Optional[_Union[_common_pb2.WorkloadClass, str]] = ..., files: _Optional[_Iterable[_Union[SourceFile, _Mapping]]] = ..., user: _Optional[str] = ..., result_format: _Optional[_Union[PipelineResultFormat, str]] = ..., result_key: _Optional[bytes] = ..., queue: _Optional[str] = ..., ownership_key: _Optional[str] = ...) -> None: ...
+    def __init__(self, task_id: _Optional[str] = ..., pipeline: _Optional[_Union[PipelineSpec, _Mapping]] = ..., payload: _Optional[bytes] = ..., raw: bool = ..., size_mb: _Optional[float] = ..., workload_class: _Optional[_Union[_common_pb2.WorkloadClass, str]] = ..., files: _Optional[_Iterable[_Union[SourceFile, _Mapping]]] = ..., user: _Optional[str] = ..., result_format: _Optional[_Union[PipelineResultFormat, str]] = ..., result_key: _Optional[bytes] = ..., queue: _Optional[str] = ..., node_labels: _Optional[_Iterable[str]] = ..., ownership_key: _Optional[str] = ...) -> None: ...
 
 class SubmitPipelineTaskResponse(_message.Message):
     __slots__ = ("task_id",)
@@ -495,6 +497,14 @@ class PipelineNodeRegistered(_message.Message):
     HEARTBEAT_INTERVAL_S_FIELD_NUMBER: _ClassVar[int]
     heartbeat_interval_s: float
     def __init__(self, heartbeat_interval_s: _Optional[float] = ...) -> None: ...
+
+class PipelineCode(_message.Message):
+    __slots__ = ("raw", "files")
+    RAW_FIELD_NUMBER: _ClassVar[int]
+    FILES_FIELD_NUMBER: _ClassVar[int]
+    raw: bool
+    files: _containers.RepeatedCompositeFieldContainer[SourceFile]
+    def __init__(self, raw: bool = ..., files: _Optional[_Iterable[_Union[SourceFile, _Mapping]]] = ...) -> None: ...
 
 class StoredPipelineTask(_message.Message):
     __slots__ = ("request", "code", "application_id", "vcores", "memory_mib", "gpu_memory_mib", "submitted_at_s", "scope", "owner", "end")

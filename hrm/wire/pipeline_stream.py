@@ -44,6 +44,7 @@ __all__ = [
     "from_row",
     "input_piece",
     "kept_code",
+    "kept_task",
     "order",
     "placement",
     "policy_order",
@@ -111,9 +112,19 @@ def submission(
     )
 
 
-def kept_code(files: Iterable[tuple[str, bytes]], *, raw: bool) -> pb.SubmitPipelineTaskRequest:
+def kept_code(files: Iterable[tuple[str, bytes]], *, raw: bool) -> pb.PipelineCode:
     """What is sent with a task besides its input, as the master keeps it."""
-    return pb.SubmitPipelineTaskRequest(raw=raw, files=source_files(files))
+    return pb.PipelineCode(raw=raw, files=source_files(files))
+
+
+def kept_task(task: TaskSpec, request: Mapping[str, Any], **said: Any) -> pb.StoredPipelineTask:
+    """A task as the master keeps it. ``request``: the fields of its submission that the task does
+    not have; ``said``: those of the record."""
+    return pb.StoredPipelineTask(
+        request=submission(pw.from_pipeline(task.pipeline), task, (), **request),
+        submitted_at_s=task.submitted_at_s,
+        **said,
+    )
 
 
 # --- from a node ----------------------------------------------------------------------------------

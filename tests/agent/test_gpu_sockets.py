@@ -51,8 +51,7 @@ async def test_each_user_has_a_socket_that_others_cannot_open(
 ) -> None:
     settings = {
         "work_dir": str(work), "run_as": "submitter", "run_as_uid_min": 1,
-        "pipeline_cores": 1, "pipeline_memory_mib": 128, "pipeline_gpus": 1,
-        "gpus": [{"memory_mib": 1024}],
+        "pipeline_gpus": 1, "gpus": [{"memory_mib": 1024}],
     }  # fmt: skip
     agent = start_agent(**settings)
     await master.until(lambda: master.registrations)

@@ -14,7 +14,7 @@ import structlog
 
 from hrm import clock
 from hrm.errors import HrmError, LimitReached, Unavailable, Unsatisfiable
-from hrm.pipelines.agent.share import GpuShare
+from hrm.pipelines.agent.share import SetAsideGpus
 from hrm.pipelines.core import node_messages as m
 from hrm.pipelines.core.node import PipelineNode
 from hrm.pipelines.policies import corun
@@ -30,7 +30,7 @@ _log = structlog.get_logger("hrm.agent.pipelines")
 class GpuClaims:
     """From ``start`` to ``close``."""
 
-    def __init__(self, share: GpuShare, policy: str) -> None:
+    def __init__(self, share: SetAsideGpus, policy: str) -> None:
         self.share = share
         capacity = share.capacity
         models = {gpu.model: gpu.memory_mib for gpu in capacity.gpus}

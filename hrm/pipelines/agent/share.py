@@ -10,11 +10,11 @@ from hrm.core.vocabulary.partitioning import Hardware
 from hrm.errors import InvalidConfig
 from hrm.pipelines.core.node_messages import GpuCard, NodeCapacity
 
-__all__ = ["GpuShare", "set_aside"]
+__all__ = ["SetAsideGpus", "set_aside"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GpuShare:
+class SetAsideGpus:
     """``gpus``: by index."""
 
     capacity: NodeCapacity
@@ -23,7 +23,7 @@ class GpuShare:
 
 def set_aside(
     settings: AgentSettings, name: NodeName, platform: str, hardware: Hardware
-) -> tuple[Hardware, GpuShare | None]:
+) -> tuple[Hardware, SetAsideGpus | None]:
     """What remains for containers, and the GPUs that programs may ask for; None: there are none.
 
     Raises:
@@ -49,4 +49,4 @@ def set_aside(
         gpu_speed=settings.pipeline_gpu_speed,
     )
     kept = replace(hardware, gpus=hardware.gpus[: gpus - wanted])
-    return kept, GpuShare(capacity=capacity, gpus={gpu.index: gpu for gpu in ours})
+    return kept, SetAsideGpus(capacity=capacity, gpus={gpu.index: gpu for gpu in ours})

@@ -36,6 +36,7 @@ from hrm.core.vocabulary.model import (
     WorkloadClass,
     container_id_of,
 )
+from hrm.core.vocabulary.node_requirement import NodeRequirement
 from hrm.core.vocabulary.ownership import MASTER
 from hrm.core.vocabulary.workload_bounds import WorkloadBounds
 from hrm.errors import AlreadyExists, HrmError, NotFound, Unavailable
@@ -566,5 +567,6 @@ def _registration(
         declared_class=key.workload_class,
         launch=LaunchContext(),
         owner=MASTER,
+        requires=NodeRequirement(labels=frozenset(key.labels)) if key.labels else None,
         stream_min=1 if key.workload_class is WorkloadClass.STREAM else 0,
     )

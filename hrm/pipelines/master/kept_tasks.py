@@ -27,6 +27,7 @@ from hrm.pipelines.core.workload import WorkerSize, WorkloadKey
 from hrm.v1 import pipeline_pb2 as pb
 from hrm.wire import codec, pipeline_stream
 from hrm.wire import pipelines as pw
+from hrm.wire.requirements import to_labels
 
 __all__ = ["Code", "KeptTasks"]
 
@@ -89,9 +90,7 @@ class KeptTasks:
         if known is not None:
             return known
         try:
-            message = pb.SubmitPipelineTaskRequest.FromString(
-                (self._directory / digest).read_bytes()
-            )
+            message = pb.PipelineCode.FromString((self._directory / digest).read_bytes())
             code = Code(message.raw, pw.to_files(message.files), digest)
         except (OSError, DecodeError, HrmError) as error:
             log.warning("modules of a task cannot be read", code=digest, why=str(error))
@@ -119,18 +118,20 @@ class KeptTasks:
         owner: str,
     ) -> None:
         """Returns when the record is on the disk."""
-        request = pipeline_stream.submission(
-            pw.from_pipeline(task.pipeline), task, (),
-            raw=code.raw, result_key=result_key, queue=key.queue,
-        )  # fmt: skip
-        stored = self.live[task.task_id] = pb.StoredPipelineTask(
-            request=request,
+        request = {
+            "raw": code.raw,
+            "result_key": result_key,
+            "queue": key.queue,
+            "node_labels": key.labels,
+        }
+        stored = self.live[task.task_id] = pipeline_stream.kept_task(
+            task,
+            request,
             code=code.digest,
             application_id=application_id,
             vcores=key.size.vcores,
             memory_mib=key.size.memory_mib,
             gpu_memory_mib=key.size.gpu_memory_mib,
-            submitted_at_s=task.submitted_at_s,
             scope=key.scope,
             owner=owner,
         )
@@ -187,4 +188,7 @@ class KeptTasks:
         """Of the workload that it belongs to."""
         size = WorkerSize(stored.vcores, stored.memory_mib, stored.gpu_memory_mib)
         queue = codec.to_text(stored.request.queue, "queue")
-        return WorkloadKey(spec.user, queue, spec.workload, spec.pipeline.name, stored.scope, size)
+        labels = tuple(sorted(to_labels(stored.request.node_labels)))
+        return WorkloadKey(
+            spec.user, queue, spec.workload, spec.pipeline.name, stored.scope, size, labels
+        )

@@ -25,6 +25,7 @@ from hrm.v1 import pipeline_pb2 as pb
 from hrm.v1 import pipeline_pb2_grpc
 from hrm.wire import codec, pipeline_stream
 from hrm.wire import pipelines as pw
+from hrm.wire.requirements import to_labels
 
 __all__ = ["PipelineService"]
 
@@ -69,6 +70,7 @@ class PipelineService(pipeline_pb2_grpc.PipelineServiceServicer):
             owner=ownership_keys.owner_of(request.ownership_key),
             queue=codec.to_text(request.queue, "queue"),
             scope=caller().scope,
+            labels=tuple(sorted(to_labels(request.node_labels))),
         )
         return pb.SubmitPipelineTaskResponse(task_id=task_id)
 

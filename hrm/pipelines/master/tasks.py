@@ -23,7 +23,13 @@ import structlog
 from hrm import clock
 from hrm.config import MasterSettings
 from hrm.core.messages import events as e
-from hrm.core.vocabulary.model import ApplicationId, ApplicationState, ContainerId, NodeName
+from hrm.core.vocabulary.model import (
+    WORKLOAD_PREFIX,
+    ApplicationId,
+    ApplicationState,
+    ContainerId,
+    NodeName,
+)
 from hrm.core.vocabulary.ownership import denied, is_owner
 from hrm.errors import AlreadyExists, HrmError, NotFound
 from hrm.master.interpreter import Interpreter
@@ -33,7 +39,7 @@ from hrm.pipelines.core.cluster import ClusterBounds, PipelineCluster, TaskRecor
 from hrm.pipelines.core.model import ClusterPolicy, PipelineSpec, ResultFormat, TaskId, TaskSpec
 from hrm.pipelines.core.node_messages import TaskOutcome
 from hrm.pipelines.core.table import NodeRow
-from hrm.pipelines.core.workload import PREFIX, WorkerSize, WorkloadKey, size_for, workload_id
+from hrm.pipelines.core.workload import WorkerSize, WorkloadKey, size_for, workload_id
 from hrm.pipelines.core.workloads import Workloads
 from hrm.pipelines.master.hosting import WorkloadHost
 from hrm.pipelines.master.kept_tasks import Code, KeptTasks
@@ -214,7 +220,7 @@ class PipelineTasks:
         """Workloads that had no task left when their master died."""
         for app in list(self._master.core.master_state.live.values()):
             app_id = app.application_id
-            if app_id.startswith(PREFIX) and app_id not in self.workloads.live:
+            if app_id.startswith(WORKLOAD_PREFIX) and app_id not in self.workloads.live:
                 message, state = "it has no task any more", ApplicationState.SUCCEEDED
                 finished = e.ApplicationFinished(
                     now=now, application_id=app_id, state=state, message=message
@@ -322,9 +328,11 @@ class PipelineTasks:
         owner: str = "",
         queue: str = "",
         scope: str = "",
+        labels: tuple[str, ...] = (),
     ) -> None:
         """Accept a task, once its workload is admitted, and it and its input are on the disk.
-        ``queue``: as it names it; ``scope``: the application whose own token submits it.
+        ``queue``, ``labels``: as it names them; ``scope``: the application whose own token submits
+        it.
 
         Raises:
             HrmError: the core, the files or the full disk refuse it; nothing of it remains.
@@ -340,6 +348,7 @@ class PipelineTasks:
         workload_key = WorkloadKey(
             *(task.user, queue, task.workload, task.pipeline.name, scope),
             self.size_of(task.pipeline),
+            labels,
         )
         try:
             application_id = await self.host.open(workload_key)

@@ -1,5 +1,5 @@
-"""``python -m hrm.pipelines.worker.step_process``: runs steps of pipelines for a worker, one after
-another.
+"""``python -m hrm.pipelines.worker.step_process WORKER``: runs steps of pipelines for a worker, one
+after another.
 
 The worker writes one line of JSON for each run to the standard input, and reads one line back when
 the run is over; what the functions print goes to the container's log. Inputs and outputs are files,
@@ -54,8 +54,8 @@ class _NotImportable(Exception):
 
 
 def main() -> int:
-    """Serve until the input ends."""
-    _end_with_the_worker()
+    """Serve until the input ends. The argument is the process id of the worker."""
+    _end_with(int(sys.argv[1]))
     replies = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     for line in sys.stdin.buffer:
@@ -65,10 +65,12 @@ def main() -> int:
     return 0
 
 
-def _end_with_the_worker() -> None:
+def _end_with(worker: int) -> None:
     """A killed worker takes its processes with it: nothing else would stop a running function."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != worker:
+        sys.exit(1)  # it was killed before that, and its first order may be in the pipe
 
 
 def run_job(job: Job) -> dict[str, Any]:

@@ -188,7 +188,7 @@ class StepProcesses:
 
     async def _spawn(self, place: Place, code: Path) -> _Process:
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "hrm.pipelines.worker.step_process"),
+            *(sys.executable, "-m", "hrm.pipelines.worker.step_process", str(os.getpid())),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             cwd=self._directory,

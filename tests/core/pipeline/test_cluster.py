@@ -9,7 +9,7 @@ import pytest
 from hrm.core.vocabulary.model import NodeName
 from hrm.errors import AlreadyExists, LimitReached, NotFound
 from hrm.pipelines.core import cluster_messages as m
-from hrm.pipelines.core.cluster import ClusterBounds, LeastWait, PipelineCluster
+from hrm.pipelines.core.cluster import ClusterBounds, LeastWait, PipelineCluster, TaskRecord
 from hrm.pipelines.core.model import (
     Choice,
     ClusterPolicy,
@@ -157,6 +157,52 @@ def test_a_task_that_loses_its_node_too_often_fails() -> None:
     (finish,) = cluster.finished
     assert finish.outcome is TaskOutcome.FAILED
     assert "2 times" in finish.message and "n2 was lost: died" in finish.message
+
+
+def test_a_node_that_ended_as_ordered_costs_its_tasks_none_of_their_attempts() -> None:
+    cluster = Cluster(bounds=ClusterBounds(attempts_limit=1, given_back_limit=3))
+    cluster.submit(task("t"))
+    for number in (1, 2):
+        cluster.join(capacity(f"n{number}"), float(number))
+        assert cluster.placed["t"].node == f"n{number}"
+        lost = m.NodeLost(
+            now=number + 0.5, name=NodeName(f"n{number}"), why="preempted", counts=False
+        )
+        cluster.handle(lost)
+    assert not cluster.finished
+    assert "node n2 has ended: preempted" in cluster.why("t")
+    cluster.join(capacity("n3"), 3.0)
+    cluster.handle(m.NodeLost(now=3.5, name=NodeName("n3"), why="preempted", counts=False))
+    (finish,) = cluster.finished
+    assert finish.outcome is TaskOutcome.FAILED, "not without end"
+    assert "given back 3 times" in finish.message and "preempted" in finish.message
+
+
+def test_when_there_will_be_no_node_all_tasks_end_wherever_they_are() -> None:
+    cluster = Cluster(bounds=ClusterBounds(node_tasks_limit=1))
+    cluster.join(capacity("n1"))
+    cluster.submit(task("placed"))
+    cluster.submit(task("stranded", pipeline(subtask("a", on=GPU))))
+    cluster.submit(task("queued"))
+    why = "its application was killed"
+    cluster.handle(m.AllEnded(now=2.0, outcome=TaskOutcome.CANCELLED, why=why))
+    ends = {x.task_id: (x.outcome, x.message, x.response_s) for x in cluster.finished}
+    assert ends == dict.fromkeys(
+        ("placed", "stranded", "queued"), (TaskOutcome.CANCELLED, why, 2.0)
+    )
+    assert not cluster.core.tasks
+    cluster.end("placed", 3.0)
+    assert len(cluster.finished) == 3, "a late end is no other end"
+
+
+def test_clusters_may_share_what_has_ended() -> None:
+    ended_tasks: dict[TaskId, TaskRecord] = {}
+    cores = [PipelineCluster(LeastWait(), RunningMeans(), ended=ended_tasks) for _ in range(2)]
+    for number, core in enumerate(cores):
+        core.handle(m.TaskSubmitted(now=0.0, task=task(f"t{number}")))
+        core.handle(m.CancelAsked(now=1.0, task_id=TaskId(f"t{number}")))
+    assert list(ended_tasks) == ["t0", "t1"]
+    assert cores[0].ended is cores[1].ended
 
 
 def test_silent_nodes_are_lost() -> None:
@@ -309,7 +355,8 @@ def test_whatever_happens_every_task_gets_one_end(seed: int) -> None:
             case 0:
                 cluster.join(capacity(name), now)
             case 1 if rng.random() < 0.3:
-                cluster.handle(m.NodeLost(now=now, name=NodeName(name)))
+                counts = bool(rng.random() < 0.5)
+                cluster.handle(m.NodeLost(now=now, name=NodeName(name), counts=counts))
             case 2:
                 draining = bool(rng.random() < 0.3)
                 event = m.NodeDraining(now=now, name=NodeName(name), draining=draining)

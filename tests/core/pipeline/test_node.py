@@ -200,6 +200,48 @@ def test_draining_gives_back_what_has_not_begun() -> None:
     assert [one.outcome.value for one in node.ended] == ["given back", "given back", "done"]
 
 
+TWO_STEPS = pipeline(subtask("a"), subtask("b", "a"))
+
+
+def test_a_node_that_ends_lets_steps_end_and_gives_the_rest_back() -> None:
+    node = Node(capacity(cores=2))
+    for name, spec in (("x", TWO_STEPS), ("y", pipeline(subtask("a"))), ("z", TWO_STEPS)):
+        node.place(task(name, spec))
+    node.handle(m.DrainAsked(now=1.0, after_step=True))
+    assert [x.task_id for x in node.ended] == ["z"], "it has not begun"
+    node.place(task("late"), 2.0)
+    node.end("x.a", 3.0)
+    node.end("y.a", 4.0)
+    ends = {x.task_id: x.outcome for x in node.ended}
+    back = TaskOutcome.GIVEN_BACK
+    assert ends == {"x": back, "y": TaskOutcome.DONE, "z": back, "late": back}
+    assert not node.running and not node.core.tasks, "no second step has started"
+
+
+def test_a_step_that_fails_at_a_nodes_end_is_tried_again_elsewhere() -> None:
+    node = Node(capacity(cores=1))
+    node.place(task("t", pipeline(subtask("a", attempts=2))))
+    node.handle(m.DrainAsked(now=1.0, after_step=True))
+    node.end("t.a", 2.0, RunOutcome.CRASHED, "killed")
+    (end,) = node.ended
+    assert end.outcome is TaskOutcome.GIVEN_BACK and not node.running
+    node.handle(m.DrainAsked(now=3.0, draining=False))
+    node.place(task("u"), 4.0)
+    assert "u.a" in node.running, "it takes tasks again"
+
+
+def test_what_is_between_two_steps_is_given_back_at_once() -> None:
+    node = Node(capacity(cores=1))
+    node.place(task("between", TWO_STEPS))
+    node.place(task("runs"))
+    node.end("between.a", 1.0)
+    assert set(node.running) == {"runs.a"}, "it was ready first"
+    node.handle(m.DrainAsked(now=2.0, after_step=True))
+    assert [(x.task_id, x.outcome) for x in node.ended] == [("between", TaskOutcome.GIVEN_BACK)]
+    node.end("runs.a", 3.0)
+    assert node.ended[-1].outcome is TaskOutcome.DONE
+
+
 def test_the_bound_on_tasks_gives_back() -> None:
     node = Node(bounds=NodeBounds(tasks_limit=1, profiling=False))
     node.place(task("x"))

@@ -11,10 +11,7 @@ from typing import Any
 import pynvml
 import pytest
 
-from hrm.core.vocabulary.model import Gpu, NodeName
-from hrm.pipelines.agent.share import PipelineShare
-from hrm.pipelines.agent.telemetry import Profiler, Sampler
-from hrm.pipelines.core.node_messages import GpuCard, NodeCapacity
+from hrm.pipelines.telemetry import Profiler, Sampler
 
 Start = Callable[[str], "subprocess.Popen[str]"]
 
@@ -145,12 +142,6 @@ def test_nvmls_figures_of_the_process_are_taken_and_no_others(
     profiler.close()
 
 
-def share_of(*gpus: Gpu) -> PipelineShare:
-    cards = tuple(GpuCard(index=x.index, model="P4", memory_mib=x.memory_mib) for x in gpus)
-    capacity = NodeCapacity(name=NodeName("n1"), cores=1, memory_mib=512.0, gpus=cards)
-    return PipelineShare(capacity=capacity, cpus=(None,), gpus={x.index: x for x in gpus})
-
-
 @pytest.fixture
 def driver(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """A driver that fails while its ``error`` is set. It keeps 60 MiB of the card for itself."""
@@ -177,14 +168,14 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 
 def test_a_gpu_is_sampled_with_what_programs_use_of_it(driver: dict[str, Any]) -> None:
-    sample = Sampler(share_of(Gpu(index=0, memory_mib=940))).sample(1.0)
+    sample = Sampler([0]).sample(1.0)
     assert (sample.gpu_utilisation, sample.gpu_memory_used_mib) == ((0.8,), (400.0,))
 
 
 def test_a_gpu_whose_driver_fails_is_not_reported_as_idle(
     driver: dict[str, Any],
 ) -> None:
-    sampler = Sampler(share_of(Gpu(index=0, memory_mib=940)))
+    sampler = Sampler([0])
     driver["error"] = pynvml.NVML_ERROR_UNINITIALIZED
     sample = sampler.sample(1.0)
     assert (sample.gpu_utilisation, sample.gpu_memory_used_mib) == ((), ())
@@ -193,6 +184,6 @@ def test_a_gpu_whose_driver_fails_is_not_reported_as_idle(
     assert sampler.sample(2.0).gpu_utilisation == (0.8,)
 
 
-def test_a_declared_gpu_is_not_sampled(driver: dict[str, Any]) -> None:
-    sample = Sampler(share_of(Gpu(index=0, memory_mib=940, declared=True))).sample(1.0)
+def test_without_a_device_nothing_is_sampled(driver: dict[str, Any]) -> None:
+    sample = Sampler([]).sample(1.0)
     assert sample.gpu_utilisation == () and not driver["opened"]

@@ -1,4 +1,4 @@
-"""The agent's stream for pipelines reconnects, whatever ended it."""
+"""A worker's stream to the master reconnects, whatever ended it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import grpc
 import grpc.aio
 
 from hrm import rpc, rpc_server
-from hrm.pipelines.agent.link import PipelineLink
+from hrm.pipelines.worker.link import WorkerLink
 from hrm.v1 import pipeline_pb2 as pb
 from hrm.v1 import pipeline_pb2_grpc
 
@@ -39,7 +39,7 @@ async def test_what_cannot_be_reported_ends_the_stream_and_not_the_link() -> Non
     pipeline_pb2_grpc.add_PipelineServiceServicer_to_server(master, server)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
-    link = PipelineLink(
+    link = WorkerLink(
         target=f"127.0.0.1:{port}",
         open_channel=lambda: rpc.channel(f"127.0.0.1:{port}", "t"),
         register=pb.RegisterPipelineNode,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from hrm.pipelines.agent.worker import run_job
+from hrm.pipelines.worker.step_process import run_job
 from hrm.v1 import pipeline_pb2 as pb
 
 SAMPLES = "pipeline_samples.sample_steps"
@@ -80,7 +81,7 @@ def test_a_worker_limits_memory_and_goes_on_to_the_next_run(tmp_path: Path) -> N
     (tmp_path / "much").write_bytes(pickle.dumps(256))
     (tmp_path / "input").write_bytes(pickle.dumps(32))
     done = subprocess.run(
-        [sys.executable, "-m", "hrm.pipelines.agent.worker"],
+        [sys.executable, "-m", "hrm.pipelines.worker.step_process", str(os.getpid())],
         input="".join(json.dumps(one) + "\n" for one in jobs),
         capture_output=True,
         text=True,
@@ -100,10 +101,25 @@ def test_what_is_no_unicode_can_be_reported_nevertheless(
     def reads(_value: Any) -> None:
         raise FileNotFoundError("no file b\udcff")
 
-    monkeypatch.setattr("hrm.pipelines.agent.worker._function", lambda _job: reads)
+    monkeypatch.setattr("hrm.pipelines.worker.step_process._function", lambda _job: reads)
     reply = run_job(job(tmp_path, "arithmetic.double", 1))
     assert reply["outcome"] == "RAISED" and "no file b\\udcff" in reply["message"]
     assert pb.SubtaskTiming(message=reply["message"]).message == reply["message"]
+
+
+def test_a_process_whose_worker_is_gone_before_it_could_notice_runs_nothing(
+    tmp_path: Path,
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "hrm.pipelines.worker.step_process", "-1"],
+        input=json.dumps(job(tmp_path, "arithmetic.double", 1)) + "\n",
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert not (tmp_path / "output").exists()
 
 
 ON_A_GPU = """
@@ -134,7 +150,7 @@ pynvml.nvmlDeviceGetComputeRunningProcesses = lambda handle: used
 pynvml.nvmlDeviceGetMPSComputeRunningProcesses = lambda handle: []
 pynvml.nvmlDeviceGetGraphicsRunningProcesses = lambda handle: []
 
-from hrm.pipelines.agent.worker import main
+from hrm.pipelines.worker.step_process import main
 main()
 """
 
@@ -144,7 +160,7 @@ def test_device_memory_is_counted_with_its_context_and_given_back_before_the_rep
 ) -> None:
     """torch and NVML are fakes: 500 MiB of the process are no tensors, but context and kernels."""
     with subprocess.Popen(
-        [sys.executable, "-c", ON_A_GPU],
+        [sys.executable, "-c", ON_A_GPU, str(os.getpid())],
         cwd=tmp_path,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
