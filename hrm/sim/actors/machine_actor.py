@@ -17,6 +17,7 @@ from hrm.core.messages import events as e
 from hrm.core.node.core import NodeCore
 from hrm.core.vocabulary.backoff import Backoff
 from hrm.core.vocabulary.model import (
+    WORKLOAD_PREFIX,
     ContainerEnd,
     ContainerId,
     ContainerSpec,
@@ -25,7 +26,6 @@ from hrm.core.vocabulary.model import (
     is_driver,
 )
 from hrm.core.vocabulary.partitioning import partition
-from hrm.pipelines.core.workload import PREFIX
 from hrm.runtime.node import NodeReport, NodeRuntime, order
 from hrm.sim import event_format
 from hrm.sim.actors.pipeline_worker import PipelineWorker
@@ -346,7 +346,7 @@ class MachineActor:
             process.runner = Runner(self, process.spec, exited)
             process.runner.begin()
         else:
-            if process.spec.application_id.startswith(PREFIX):
+            if process.spec.application_id.startswith(WORKLOAD_PREFIX):
                 process.worker = PipelineWorker(
                     self, process.spec, partial(self._exited, container_id, process)
                 )

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
 from hrm.core.vocabulary.model import (
+    WORKLOAD_PREFIX,
     ApplicationId,
     ApplicationState,
     ContainerId,
@@ -33,7 +34,7 @@ from hrm.pipelines.core.node_messages import (
     TaskOutcome,
     TaskWithdrawn,
 )
-from hrm.pipelines.core.workload import PREFIX, WorkloadKey, workload_id
+from hrm.pipelines.core.workload import WorkloadKey, workload_id
 from hrm.pipelines.core.workloads import (
     AskMaster,
     CompleteOpening,
@@ -140,7 +141,7 @@ class PipelinesActor:
             self.run(partial(self.workloads.recover, app_id, key, specs, now, is_known=is_known))
         for app in list(state.live.values()):
             app_id = app.application_id
-            if app_id.startswith(PREFIX) and app_id not in self.workloads.live:
+            if app_id.startswith(WORKLOAD_PREFIX) and app_id not in self.workloads.live:
                 finished = e.ApplicationFinished(
                     now=now,
                     application_id=app_id,

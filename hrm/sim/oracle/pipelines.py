@@ -146,8 +146,6 @@ class PipelineChecks:
         places = Counter([*cluster.queue, *cluster.stranded, *cluster.away])
         for name, row in cluster.table.nodes.items():
             places.update(list(row.placed))
-            if len(row.placed) > workload.key.size.slots:
-                self._violated(f"{name} has {len(row.placed)} tasks")
             for task_id in row.placed:
                 record = cluster.tasks.get(task_id)
                 if record is None or record.node != name:
@@ -170,6 +168,10 @@ class PipelineChecks:
                 if task_id in self._placed:
                     self._violated(f"{task_id} is placed twice: {self._placed[task_id]}, {command}")
                 self._placed[task_id] = command.node, command.attempt
+                workload = workloads.of_worker[ContainerId(command.node)]
+                row = workload.cluster.table.nodes.get(command.node)
+                if row is not None and len(row.placed) > workload.key.size.slots:
+                    self._violated(f"{command.node} gets one task more than it takes")
                 back = self._came_back.get(task_id)
                 alive = back is not None and any(
                     back in x.cluster.table.nodes for x in workloads.live.values()
