@@ -211,7 +211,7 @@ FIELDS: dict[str, FieldBound] = {
     "Shortcut.state": _ID,
     "Shortcut.note": _TEXT,
     "Shortcut.why_missed": _TEXT,
-    # PipelineService and GpuService
+    # PipelineService
     "SubmitPipelineTaskRequest.result_key": _KEY,
     "SubmitPipelineTaskRequest.payload": FieldBound(60 * MIB, setting="pipeline_payload_mib"),
     "SubmitPipelineTaskRequest.files": FieldBound(count=10_000),

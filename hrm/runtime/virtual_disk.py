@@ -23,7 +23,8 @@ __all__ = ["VirtualDisk"]
 
 
 class VirtualDisk:
-    """``queues``: those that are stated; ``queue_rules`` are not written, but of a file.
+    """``queues``: those that are stated; ``queue_rules`` are not written, but of a file;
+    ``others``: records of what the core of the master does not know, by name.
 
     Writes are done in order. Each takes ``write_s``, or until ``slow_until_s`` it takes
     ``slow_write_s``; until ``full_until_s`` none is done."""
@@ -37,6 +38,7 @@ class VirtualDisk:
         self.run_times: dict[RunTimeKey, RunTime] = {}
         self.learned_classes: dict[LearnedClassKey, LearnedClass] = {}
         self.submissions: dict[str, SubmissionRecord] = {}
+        self.others: dict[str, object] = {}
         self.queues: tuple[QueueSpec, ...] = ()
         self.queue_rules: tuple[QueueRule, ...] = ()
         self.slow_until_s = 0.0
@@ -51,6 +53,7 @@ class VirtualDisk:
         copy.drains, copy.run_times = dict(self.drains), dict(self.run_times)
         copy.learned_classes = dict(self.learned_classes)
         copy.submissions = dict(self.submissions)
+        copy.others = dict(self.others)
         copy.queues, copy.queue_rules = self.queues, self.queue_rules
         return copy
 

@@ -17,13 +17,13 @@ from typing import Any
 
 import pynvml
 import pytest
+from hrm.pipelines.agent.share import PipelineShare
+from hrm.pipelines.agent.telemetry import Profiler, Sampler
 from pipeline_samples import torch_steps
 
 from hrm import rpc
 from hrm.core.vocabulary.model import Gpu, NodeName
 from hrm.pipelines import Pipeline
-from hrm.pipelines.agent.share import PipelineShare
-from hrm.pipelines.agent.telemetry import Profiler, Sampler
 from hrm.pipelines.client.local import LocalGpus
 from hrm.pipelines.core.node_messages import GpuCard, NodeCapacity
 from hrm.v1 import pipeline_pb2 as pb

@@ -1,10 +1,10 @@
 """The device memory of this container, for steps of pipelines in Spark's executors.
 
-An executor that was requested with device memory (``spark.hrm.gpu.memory``) has its part of a GPU
-for as long as it lives, as a worker of pipelines has. Its Python processes share that part: it is
-cut into quarters, and a step holds as many as its memory needs while it runs, so that no more than
-four run there at a time, and never more than fit. Quarters are files that are locked, so a process
-that dies gives back what it held.
+An executor that was requested with device memory (``spark.hrm.executor.gpu.memory``) has its part
+of a GPU for as long as it lives, as a worker of pipelines has. Its Python processes share that
+part: it is cut into quarters, and a step holds as many as its memory needs while it runs, so that
+no more than four run there at a time, and never more than fit. Quarters are files that are locked,
+so a process that dies gives back what it held.
 """
 
 from __future__ import annotations
@@ -56,12 +56,12 @@ class LocalGpus:
         if not self.there:
             raise errors.Unavailable(
                 "this executor has no part of a GPU; request some: --conf "
-                "spark.hrm.gpu.memory=4g, or give the step a CPU version"
+                "spark.hrm.executor.gpu.memory=4g, or give the step a CPU version"
             )
         if gpu_memory_mib > self.memory_mib:
             raise errors.Unsatisfiable(
                 f"{kind} needs {gpu_memory_mib} MiB of a GPU, and this executor has "
-                f"{self.memory_mib} MiB of one; request more (spark.hrm.gpu.memory)"
+                f"{self.memory_mib} MiB of one; request more (spark.hrm.executor.gpu.memory)"
             )
         need_mib = gpu_memory_mib or self.memory_mib
         wanted = min(QUARTERS, math.ceil(QUARTERS * need_mib / self.memory_mib))

@@ -400,6 +400,7 @@ class PipelineCluster:
             if self.away.pop(task_id, None) is not None:  # an earlier master placed it there
                 record = self.tasks[task_id]
                 record.node, record.attempt, record.why = name, attempt, "it was there before"
+                self.table.declare(record.spec.pipeline, record.spec.size_mb)
                 self.table.placed(name, record.spec)
         kept = self.table.nodes[name].placed
         for task_id, attempt in event.tasks:

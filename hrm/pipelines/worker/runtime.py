@@ -197,8 +197,6 @@ class WorkerRuntime:
                     self._report(command)
                 case m.EndTask():
                     self._ended(command)
-                case m.GrantGpu() | m.RefuseGpu():
-                    raise AssertionError("nobody claims a GPU of a worker")
 
     async def _run(self, start: m.StartSubtask) -> None:
         profiles: list[asyncio.Task[None]] = []
