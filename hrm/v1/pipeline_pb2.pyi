@@ -493,10 +493,12 @@ class MasterPipelineMessage(_message.Message):
     def __init__(self, registered: _Optional[_Union[PipelineNodeRegistered, _Mapping]] = ..., data: _Optional[_Union[PipelineData, _Mapping]] = ..., place: _Optional[_Union[PlacePipelineTask, _Mapping]] = ..., withdraw: _Optional[_Union[WithdrawPipelineTask, _Mapping]] = ..., acknowledge: _Optional[_Union[PipelineAttempt, _Mapping]] = ..., policy: _Optional[_Union[_policy_pb2.PolicyOrder, _Mapping]] = ...) -> None: ...
 
 class PipelineNodeRegistered(_message.Message):
-    __slots__ = ("heartbeat_interval_s",)
+    __slots__ = ("heartbeat_interval_s", "estimates")
     HEARTBEAT_INTERVAL_S_FIELD_NUMBER: _ClassVar[int]
+    ESTIMATES_FIELD_NUMBER: _ClassVar[int]
     heartbeat_interval_s: float
-    def __init__(self, heartbeat_interval_s: _Optional[float] = ...) -> None: ...
+    estimates: bytes
+    def __init__(self, heartbeat_interval_s: _Optional[float] = ..., estimates: _Optional[bytes] = ...) -> None: ...
 
 class PipelineCode(_message.Message):
     __slots__ = ("raw", "files")

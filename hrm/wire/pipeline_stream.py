@@ -259,9 +259,11 @@ def to_proof(end: pb.PipelineTaskEnd) -> tuple[ResultFormat, bytes]:
 # --- from the master to a node --------------------------------------------------------------------
 
 
-def registered(heartbeat_interval_s: float) -> pb.MasterPipelineMessage:
-    """The first message of a master on a stream."""
-    hello = pb.PipelineNodeRegistered(heartbeat_interval_s=heartbeat_interval_s)
+def registered(heartbeat_interval_s: float, estimates: bytes = b"") -> pb.MasterPipelineMessage:
+    """The first message of a master on a stream. ``estimates``: of steps, as a file of them."""
+    hello = pb.PipelineNodeRegistered(
+        heartbeat_interval_s=heartbeat_interval_s, estimates=estimates
+    )
     return pb.MasterPipelineMessage(registered=hello)
 
 
