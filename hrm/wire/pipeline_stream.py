@@ -316,7 +316,9 @@ def placement(report: m.ReportPlacement, node: str) -> pb.PipelineTaskUpdate:
     """Where a task is, or why it waits. ``node``: where its worker runs."""
     if report.node is None:
         return queued(report.message)
-    placed = pb.PipelinePlacement(node=node, attempt=report.number, why=report.message)
+    placed = pb.PipelinePlacement(
+        node=node, attempt=m.placement_number(report.attempt), why=report.message
+    )
     return pb.PipelineTaskUpdate(placed=placed)
 
 

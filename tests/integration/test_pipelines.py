@@ -194,7 +194,8 @@ async def client(cluster: PipelineCluster) -> AsyncIterator[Client]:
 async def joined(client: Client, number: int) -> None:
     async def there() -> bool:
         listed = await client.admin.ListNodes(admin_pb2.ListNodesRequest())
-        return sum(x.state == common_pb2.NODE_STATE_ALIVE for x in listed.nodes) >= number
+        alive = [x for x in listed.nodes if x.state == common_pb2.NODE_STATE_ALIVE]
+        return len(alive) >= number
 
     await until(there)
 

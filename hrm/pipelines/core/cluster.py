@@ -50,7 +50,6 @@ from hrm.pipelines.core.node_messages import (
 from hrm.pipelines.core.table import Mask, NodeTable
 
 __all__ = [
-    "ATTEMPTS_MAX",
     "ClusterBounds",
     "LeastWait",
     "PipelineCluster",
@@ -75,9 +74,6 @@ class ClusterBounds:
     ended_kept: int = 1_000
 
 
-ATTEMPTS_MAX = 1 << 10
-"""Per task under one master; above both limits on losses. An attempt of an earlier master differs
-from what it was by a multiple of this, and is below all of this one's."""
 _CHOSEN_MAX = 20
 """The latest steps that ``chosen`` reports."""
 
@@ -103,8 +99,8 @@ class TaskRecord:
 
     @property
     def number(self) -> int:
-        """Of its latest placement under the master that placed it, for people."""
-        return self.attempt % ATTEMPTS_MAX
+        """Of its latest placement, for people."""
+        return m.placement_number(self.attempt)
 
 
 class PipelineCluster:
@@ -353,7 +349,7 @@ class PipelineCluster:
         self.queue.appendleft(record.spec.task_id)
         self._commands.append(
             m.ReportPlacement(
-                task_id=record.spec.task_id, node=None, number=record.number, message=why
+                task_id=record.spec.task_id, node=None, attempt=record.attempt, message=why
             )
         )
 
@@ -374,7 +370,7 @@ class PipelineCluster:
             m.FinishTask(
                 task_id=task_id,
                 node=node,
-                number=record.number,
+                attempt=record.attempt,
                 outcome=outcome,
                 message=message,
                 timings=tuple(record.timings),
@@ -520,7 +516,7 @@ class PipelineCluster:
         task_id, attempt = record.spec.task_id, record.attempt
         self._commands.append(m.PlaceTask(node=node, task=record.spec, attempt=attempt, why=why))
         self._commands.append(
-            m.ReportPlacement(task_id=task_id, node=node, number=record.number, message=why)
+            m.ReportPlacement(task_id=task_id, node=node, attempt=record.attempt, message=why)
         )
 
 

@@ -35,7 +35,7 @@ from hrm.errors import AlreadyExists, HrmError, NotFound
 from hrm.master.interpreter import Interpreter
 from hrm.master.node_policies import NodePolicies
 from hrm.pipelines.core import cluster_messages as m
-from hrm.pipelines.core.cluster import ATTEMPTS_MAX, ClusterBounds, PipelineCluster, TaskRecord
+from hrm.pipelines.core.cluster import ClusterBounds, PipelineCluster, TaskRecord
 from hrm.pipelines.core.model import ClusterPolicy, PipelineSpec, ResultFormat, TaskId, TaskSpec
 from hrm.pipelines.core.node_messages import TaskOutcome
 from hrm.pipelines.core.table import NodeRow
@@ -99,7 +99,7 @@ class PipelineTasks:
             InvalidConfig: the stored modes of node policies are damaged.
         """
         self._master = master
-        self._attempts_before = master.core.epoch % _EPOCHS * ATTEMPTS_MAX
+        self._attempts_before = master.core.epoch % _EPOCHS * m.ATTEMPTS_MAX
         self.policy = policy
         self._estimates = EstimatesOfUsers(settings.state_dir / "pipelines" / "estimates")
         self._bounds = ClusterBounds(
@@ -394,7 +394,7 @@ class PipelineTasks:
         node = self.node_of(command.node)
         end = pipeline_stream.from_end(
             *(command.outcome, command.message, command.timings, node),
-            attempt=command.number,
+            attempt=m.placement_number(command.attempt),
             response_s=command.response_s,
             result_bytes=self.files.size(task_id, "out"),
             result_format=pw.from_result_format(proof.kind) if done else None,
