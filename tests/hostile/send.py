@@ -315,7 +315,7 @@ def main(seed: int, first: int, count: int = 1) -> None:
     with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
         cluster = stack.enter_context(Cluster(Path(name)))
         cluster.start_master()
-        cluster.start_agent(pipeline_cores=1)
+        cluster.start_agent()
         application = stack.enter_context(Application(cluster.address, cluster.token))
         application.request("1")
         application.wait_running(1)

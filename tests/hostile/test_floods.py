@@ -32,7 +32,7 @@ class Port(NamedTuple):
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     with Cluster(tmp_path_factory.mktemp("floods")) as made:
         made.start_master()
-        made.start_agent(pipeline_cores=1)
+        made.start_agent()
         yield made
 
 
