@@ -118,9 +118,7 @@ def outcome_name(number: Any) -> str:
     return pb.PipelineTaskOutcome.Name(number).removeprefix("PIPELINE_TASK_OUTCOME_")
 
 
-def test_a_master_that_is_killed_loses_no_task(
-    cluster: PipelineCluster, client: Client
-) -> None:
+def test_a_master_that_is_killed_loses_no_task(cluster: PipelineCluster, client: Client) -> None:
     cluster.agent("n1")
     values = [0.2 + 0.001 * number for number in range(12)]
     results = client.map(sample_steps.slow, values, in_flight=12)
