@@ -110,8 +110,8 @@ def _is_finish(step: Any) -> bool:
 
 
 def busy_workers(seed: int) -> Plan:
-    """Three clients keep workers busy while masters and nodes crash, nodes are drained and cut
-    off, and workers end or never connect."""
+    """Clients that leave for a while keep workers busy while masters and nodes crash, nodes are
+    drained and partitioned, and workers end or never connect."""
     without = frozenset({*KINDS, *TRAITS} - {"pipelines"})
     plan = draw(seed, Limits(nodes=3, applications=1, horizon_s=24.0, without=without))
     chance = source(seed, "busy workers")
@@ -154,7 +154,7 @@ def cut_workers(seed: int) -> Plan:
 
 def _longer(client: PipelineClientPlan) -> PipelineClientPlan:
     tasks = [replace(x, run_s=tuple(2.5 * run_s for run_s in x.run_s)) for x in client.tasks]
-    return replace(client, tasks=tuple(tasks))
+    return replace(client, tasks=tuple(tasks), leaves_s=9.0, away_s=9.0)
 
 
 def _unit(node: str) -> ResourceUnit:
