@@ -328,6 +328,7 @@ class World:
     def _partition(self, fault: TimedFault) -> bool:
         names = [m.name for m in self.machines] + [d.name for d in self.drivers]
         names += [outside.name for outside in self.remote_schedulers]
+        names += [worker.name for worker in self.pipelines.workers()]
         chosen = [names[int(fault.pick * len(names))]]
         if fault.pick > 0.7:
             chosen = [name for name in names if self.chance.random() < 0.5]

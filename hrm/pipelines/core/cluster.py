@@ -211,7 +211,7 @@ class PipelineCluster:
             ahead = (self.places() if places is None else places).get(task_id, 0)
             before = f", {ahead} before it" if ahead else ""
             past = f"; before that: {record.before}" if record.before else ""
-            return f"it waits for a node{before}: {record.why}{past}"
+            return f"it waits for a worker{before}: {record.why}{past}"
         done = {t.key.subtask for t in record.timings if t.outcome is RunOutcome.DONE}
         left = [one.name for one in record.spec.pipeline.subtasks if one.name not in done]
         return (
@@ -472,7 +472,7 @@ class PipelineCluster:
                 continue
             fits, why = self.table.fits(record.spec, self.bounds.node_tasks_limit)
             if not fits.any():
-                record.why = why if self.table.nodes else "there is no node for pipelines"
+                record.why = why if self.table.nodes else "none runs yet"
                 if self.table.nodes and self.table.waits_for_capacity(record.spec):
                     return
                 nowhere[kind] = record.why

@@ -48,8 +48,8 @@ _MEASURE_S = 0.4
 @dataclass(slots=True)
 class ContainerProcess:
     """``cpus``: the cores that it is held on; empty: any. ``gpus``: the GPUs that it sees.
-    ``spawned``: past its start. ``order``: why it is being stopped, and how gently. ``runner``:
-    what it is, where it runs the driver of a submission; ``worker``: where it is one of pipelines."""
+    ``spawned``: past its start. ``order``: why it is being stopped, and how gently. ``runner``,
+    ``worker``: what it is, where it runs the driver of a submission or steps of pipelines."""
 
     spec: ContainerSpec
     started_at_s: float

@@ -129,8 +129,9 @@ class _Life(MasterRuntime):
 class MasterProcess:
     """The master over all its lives. ``life`` and ``core`` are None while it is down.
 
-    ``submissions``, ``pipelines``: None also in a run without any; ``listeners``: get the notices to holders.
-    ``turns``: where it is drawn how long each turn of its loop takes.
+    ``submissions``, ``pipelines``: None also in a run without any; ``listeners``: get the
+    notices to applications of the master itself. ``turns``: where it is drawn how long each turn of
+    its loop takes.
     """
 
     def __init__(self, world: World) -> None:

@@ -128,7 +128,7 @@ class PipelineClients:
         cancelled: set[str],
     ) -> None:
         if isinstance(end, HrmError):
-            is_excused = self._may_be_refused(plan, end)
+            is_excused = self._may_be_refused(end)
             what = f"is refused: {end.message}"
         elif end.outcome is TaskOutcome.DONE:
             is_excused, what = not task.fails, "is done, though its last step never returns"
@@ -145,9 +145,8 @@ class PipelineClients:
     def _happened(self, *kinds: str) -> bool:
         return any(self.world.network.injected[x] for x in kinds)
 
-    def _may_be_refused(self, plan: PipelineClientPlan, error: HrmError) -> bool:
-        is_lost = isinstance(error, NotFound) and self._happened(*_STORES)
-        return is_lost or self._lacks_its_queue(error.message)
+    def _may_be_refused(self, error: HrmError) -> bool:
+        return self._lacks_its_queue(error.message)
 
     def _lacks_its_queue(self, why: str) -> bool:
         return "there is no queue" in why and self.world.could_lack_its_queue()
@@ -174,7 +173,7 @@ class _PipelineClient:
         self.cancelled: set[str] = set()
         self._world = clients.world
         self._accepted: set[str] = set()
-        self._tried: set[str] = set()
+        self._stores = 0
         for task in plan.tasks:
             self._after(task.start_s, self._submit, task)
             if task.cancel_s < math.inf:
@@ -196,8 +195,9 @@ class _PipelineClient:
         ]
 
     def store_changed(self) -> None:
-        """What was accepted may be lost."""
+        """What was accepted may be lost, and so may what is about to be."""
         self._accepted.clear()
+        self._stores += 1
 
     def _after(self, delay_s: float, action: Any, *arguments: Any) -> None:
         """As soon as it is there."""
@@ -212,7 +212,6 @@ class _PipelineClient:
     def _submit(self, task: PipelineTaskPlan) -> None:
         if task.task_id in self._accepted or task.task_id in self.ends:
             return
-        self._tried.add(task.task_id)
         plan, world = self.plan, self._world
         spec = TaskSpec(
             task_id=task.task_id,
@@ -229,8 +228,10 @@ class _PipelineClient:
             if world.master.pipelines is not None:
                 world.master.pipelines.submit(spec, key, reply)
 
+        stores = self._stores
+
         def replied(result: Any) -> None:
-            self._submitted(task, result)
+            self._submitted(task, result if stores == self._stores else None)
 
         world.network.call(self.name, serve, replied)
         if world.network.happens("duplicate"):
@@ -263,13 +264,7 @@ class _PipelineClient:
         if answer is None:
             self._after(_POLL_S, self._poll, task)
         elif isinstance(answer, NotFound) and task.task_id not in self._accepted:
-            if (
-                self._world.network.injected["lost-store"]
-                + self._world.network.injected["old-store"]
-            ):
-                self._end(task, answer)
-            else:
-                self._after(_RETRY_S, self._submit, task)
+            self._after(_RETRY_S, self._submit, task)
         elif isinstance(answer, NotFound):
             self._world.oracle.violated(f"{task.task_id} was accepted, and is not known any more")
         else:

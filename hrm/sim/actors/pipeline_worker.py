@@ -66,6 +66,7 @@ class PipelineWorker:
         """The attempts of runs, by number."""
         self._link: _WorkerLink | None = None
         self._is_deaf = False
+        self.world.network.hosts[self.name] = machine.name
 
     # --- life -----------------------------------------------------------------------------------
 
@@ -220,8 +221,8 @@ class _WorkerLink(Peer):
     def __init__(self, worker: PipelineWorker) -> None:
         self.worker = worker
         self.is_up = False
-        world, where = worker.world, worker.machine.name
-        self.stream = Stream(world.network, where, self, strict=True, process=worker.name)
+        world = worker.world
+        self.stream = Stream(world.network, worker.name, self, strict=True)
         world.clock_of(worker.name).after(_REGISTER_TIMEOUT_S, self._check)
 
     def received(self, message: Any) -> None:

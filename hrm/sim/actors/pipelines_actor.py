@@ -283,11 +283,15 @@ class PipelinesActor:
         self._world.oracle.pipelines.attempt_ended(name, ended.end)
         if not self._reported(name, ended):
             return False
-        if end.task_id in self._ending:
-            self._ending[end.task_id].append(partial(self._send, name, acknowledgement))
-        else:
-            self._send(name, acknowledgement)
+        self._acknowledge(name, acknowledgement)
         return True
+
+    def _acknowledge(self, name: NodeName, what: AcknowledgeEnd) -> None:
+        """The worker may forget its task, once the end of that is on the disk."""
+        if what.task_id in self._ending:
+            self._ending[what.task_id].append(partial(self._send, name, what))
+        else:
+            self._send(name, what)
 
     def _reported(self, name: NodeName, event: m.ClusterEvent) -> bool:
         container_id = ContainerId(name)

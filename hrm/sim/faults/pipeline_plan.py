@@ -1,4 +1,4 @@
-"""What is decided of pipelines before a run begins: clients, their tasks, and the steps of these."""
+"""What is decided of pipelines before a run: clients, their tasks, and the steps of these."""
 
 from __future__ import annotations
 

@@ -53,9 +53,9 @@ MESSAGE_KINDS = {
     "launch-failure": 0.08,
     "executor-crash": 0.20,
     "submitted-crash": 0.50,
-    "worker-mute": 0.15,
-    "worker-deaf": 0.40,
-    "step-crash": 0.08,
+    "worker-mute": 0.30,
+    "worker-deaf": 0.60,
+    "step-crash": 0.25,
 }
 """Faults of single messages, proposals, executors and drivers, with their highest rate."""
 

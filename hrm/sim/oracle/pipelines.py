@@ -116,7 +116,8 @@ class PipelineChecks:
                 self._came_back.setdefault(task_id, name)
 
     def attempt_ended(self, name: NodeName, end: EndTask) -> None:
-        if self._came_back.get(end.task_id) == name:
+        is_back = self._came_back.get(end.task_id) == name
+        if is_back and end.outcome in (TaskOutcome.GIVEN_BACK, TaskOutcome.CANCELLED):
             del self._came_back[end.task_id]
 
     def decided(
