@@ -183,7 +183,7 @@ def test_the_shell_runs_lists_and_saves(
     table = hrm("pipeline", "run", arithmetic, *inputs).stdout
     assert "double" in table and "n1" in table
     listed = hrm("pipeline", "list", "--all")
-    assert "n1" in listed.stdout and "arithmetic" in listed.stdout
+    assert "arithmetic" in listed.stdout and "min-wait" in listed.stdout
     tasks = json.loads(hrm("pipeline", "list", "--all", "-o", "json").stdout)["tasks"]
     why = hrm("app", "why", tasks[0]["task_id"])
     assert "done" in why.stdout and "its node was chosen by min-wait" in why.stdout, why.stderr
