@@ -206,9 +206,7 @@ def test_a_forged_result_is_not_unpickled(
     sprung = tmp_path / "sprung"
     forger = Forger(cluster, pickle.dumps(Trap(sprung)))
     try:
-        with Attack(
-            "10", "a worker with a pickle of its own", on=cluster.daemons[0]
-        ) as seen:
+        with Attack("10", "a worker with a pickle of its own", on=cluster.daemons[0]) as seen:
             outcome_text = "no error"
             try:
                 with Client() as client:
