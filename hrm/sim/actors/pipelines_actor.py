@@ -53,7 +53,7 @@ from hrm.sim.faults.network import Stream
 if TYPE_CHECKING:
     from hrm.sim.actors.master import MasterProcess
 
-__all__ = ["TaskOnDisk", "PipelinesActor", "WorkerEnd"]
+__all__ = ["PipelinesActor", "TaskOnDisk", "WorkerEnd"]
 
 TICK_S = 0.5
 _CALL_TIMEOUT_S = 15.0
