@@ -57,7 +57,6 @@ __all__ = ["PipelinesActor", "TaskOnDisk", "WorkerEnd"]
 
 TICK_S = 0.5
 _CALL_TIMEOUT_S = 15.0
-_ATTEMPTS_MAX = 1 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +84,7 @@ class PipelinesActor:
         self._master = master
         self._world = master.world
         self._disk = master.disk
-        self._attempts_before = life.core.epoch * _ATTEMPTS_MAX
+        self._attempts_before = life.core.epoch * m.ATTEMPTS_MAX
         self._ids = itertools.count(1)
         self._calls = itertools.count(1)
         self._openings: dict[int, tuple[TaskSpec, WorkloadKey, Callable[[Any], None]]] = {}
