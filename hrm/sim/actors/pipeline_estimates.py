@@ -25,7 +25,7 @@ _MEMORY_MIB = 64.0
 
 
 class PlainEstimates:
-    """A ``LearningEstimates`` that learns nothing but what it is told of devices. Defaults: 2 s,
+    """A ``LearningEstimates`` that knows only what is declared. Defaults: 2 s,
     64 MiB, and of device memory what is declared."""
 
     def __init__(self) -> None:

@@ -53,15 +53,14 @@ from hrm.sim.faults.network import Stream
 if TYPE_CHECKING:
     from hrm.sim.actors.master import MasterProcess
 
-__all__ = ["KeptTask", "PipelinesActor", "WorkerEnd"]
+__all__ = ["PipelinesActor", "TaskOnDisk", "WorkerEnd"]
 
 TICK_S = 0.5
 _CALL_TIMEOUT_S = 15.0
-_ATTEMPTS_MAX = 1 << 10
 
 
 @dataclass(frozen=True, slots=True)
-class KeptTask:
+class TaskOnDisk:
     """What the store holds of a task. ``outcome``: None while it is live."""
 
     spec: TaskSpec
@@ -85,15 +84,15 @@ class PipelinesActor:
         self._master = master
         self._world = master.world
         self._disk = master.disk
-        self._attempts_before = life.core.epoch * _ATTEMPTS_MAX
+        self._attempts_before = life.core.epoch * m.ATTEMPTS_MAX
         self._ids = itertools.count(1)
         self._calls = itertools.count(1)
         self._openings: dict[int, tuple[TaskSpec, WorkloadKey, Callable[[Any], None]]] = {}
         self._arriving: set[TaskId] = set()
-        self._live: dict[TaskId, KeptTask] = {}
+        self._live: dict[TaskId, TaskOnDisk] = {}
         self._ending: dict[TaskId, list[Callable[[], None]]] = {}
         """Of tasks whose ends are being written: what follows when they are."""
-        self._writes: list[tuple[TaskId, KeptTask | None, Callable[[], None]]] = []
+        self._writes: list[tuple[TaskId, TaskOnDisk | None, Callable[[], None]]] = []
         self._batch = 0
         self._busy = False
         self.workloads = Workloads(
@@ -126,7 +125,7 @@ class PipelinesActor:
     def _recover(self, now: float) -> None:
         clusters: dict[tuple[ApplicationId, WorkloadKey], list[TaskSpec]] = {}
         for kept in self._disk.others.values():
-            assert isinstance(kept, KeptTask)
+            assert isinstance(kept, TaskOnDisk)
             if kept.outcome is None:
                 self._live[kept.spec.task_id] = kept
                 clusters.setdefault((kept.application_id, kept.key), []).append(kept.spec)
@@ -198,10 +197,10 @@ class PipelinesActor:
             self._arriving.discard(task.task_id)
             reply(step.result)
             return
-        kept = KeptTask(task, step.result, key)
+        kept = TaskOnDisk(task, step.result, key)
         self._write(task.task_id, kept, partial(self._submit, kept, reply))
 
-    def _submit(self, kept: KeptTask, reply: Callable[[Any], None]) -> None:
+    def _submit(self, kept: TaskOnDisk, reply: Callable[[Any], None]) -> None:
         task_id = kept.spec.task_id
         self._live[task_id] = kept
         self._arriving.discard(task_id)
@@ -315,7 +314,7 @@ class PipelinesActor:
         )
 
     def _later(self, decide: Callable[[], list[WorkloadStep]]) -> None:
-        self._master.clock.after(0.0, self.run, decide)
+        self._master.clock.after(0.0, lambda: self.run(decide))
 
     def run(self, decide: Callable[[], list[WorkloadStep]]) -> HrmError | None:
         """Carry out what is decided; returns what refuses it."""
@@ -405,7 +404,7 @@ class PipelinesActor:
 
     # --- the disk -------------------------------------------------------------------------------
 
-    def _write(self, task_id: TaskId, record: KeptTask | None, then: Callable[[], None]) -> None:
+    def _write(self, task_id: TaskId, record: TaskOnDisk | None, then: Callable[[], None]) -> None:
         self._writes.append((task_id, record, then))
         self._write_next()
 
@@ -430,12 +429,12 @@ class PipelinesActor:
             then()
         self._write_next()
 
-    def _apply(self, task_id: TaskId, record: KeptTask | None) -> None:
+    def _apply(self, task_id: TaskId, record: TaskOnDisk | None) -> None:
         if record is None:
             self._disk.others.pop(task_id, None)
             return
         before = self._disk.others.get(task_id)
-        if record.outcome is not None and isinstance(before, KeptTask):
+        if record.outcome is not None and isinstance(before, TaskOnDisk):
             self._world.oracle.pipelines.written(task_id, before.outcome, record.outcome)
         self._disk.others[task_id] = record
 

@@ -136,7 +136,7 @@ class PipelineChecks:
             self._placed_once(workloads, workload)
             of_worker |= dict.fromkeys(workload.workers, workload)
             rows = workload.cluster.table.nodes
-            for name in [x for x in rows if x not in workload.workers]:
+            for name in [x for x in rows if ContainerId(x) not in workload.workers]:
                 self._violated(f"{name} is a node of {workload.application_id}, and no worker")
         if of_worker != workloads.of_worker:
             self._violated("the workers of all workloads are not those of each")
