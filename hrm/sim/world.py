@@ -32,7 +32,7 @@ from hrm.sim.faults.capacity import demand_of, how_many
 from hrm.sim.faults.executability import could_run, could_start, other_still_fits, together_of
 from hrm.sim.faults.labels import meets, nodes_for, requirement_of
 from hrm.sim.faults.network import Network
-from hrm.sim.faults.plan import ApplicationPlan, Plan, TimedFault, source
+from hrm.sim.faults.plan import KINDS_OF_WORKERS, ApplicationPlan, Plan, TimedFault, source
 from hrm.sim.faults.plan_generator import must_run_at_once
 from hrm.sim.faults.queues import leave_enough
 from hrm.sim.oracle.checks import Oracle
@@ -81,7 +81,8 @@ class World:
         self.remote_schedulers = [RemoteSchedulerProcess(self, remote) for remote in plan.remotes]
         for outside in self.remote_schedulers:
             outside.start()
-        if not plan.faults and not any(plan.rates.values()):
+        rates = {x: y for x, y in plan.rates.items() if x not in KINDS_OF_WORKERS or plan.pipelines}
+        if not plan.faults and not any(rates.values()):
             self.oracle.quiet_since_s = self.begin_s
         self._backup: VirtualDisk | None = None
         self._strikes: dict[str, Callable[[TimedFault], bool]] = {

@@ -133,7 +133,8 @@ class PipelineClients:
         elif end.outcome is TaskOutcome.DONE:
             is_excused, what = not task.fails, "is done, though its last step never returns"
         elif end.outcome is TaskOutcome.CANCELLED:
-            is_excused = task.task_id in cancelled or bool(self.killed)
+            is_excused = task.task_id in cancelled
+            is_excused |= any(x in end.message for x in self.killed)
             is_excused |= "has ended" in end.message and self._happened(*_STORES)
             what = f"is cancelled: {end.message}"
         else:
