@@ -112,6 +112,7 @@ def to_event(
                     x.gpus,
                     x.hosts,
                     x.locality_wait_s,
+                    yields=x.yields,
                 )
                 for x in update.request.containers
             )
