@@ -10,8 +10,9 @@ processes among them. A container passes
   anything, containers may wait at units as ever. Not so in a queue with another order than "fifo",
   which no scheduler keeps;
 - *on loan*: all that is with schedulers has a place, or none could be found for it now, and there
-  is free capacity all the same. Such a container must start at once: a place in a unit's queue
-  would be a share of the future. The loan ends when it does, or by preemption
+  is free capacity all the same. Such a container must start at once, or as soon as others have
+  yielded (``hrm.core.queue.yielding``): another place in a unit's queue would be a share of the
+  future, unless it yields itself. The loan ends when it does, or by preemption
   (``hrm.core.master.queue_reclaim``).
 
 The order of a queue holds for passing: its first application passes first, and where its next
@@ -42,6 +43,7 @@ from hrm.core.master.queue_usage import Level, QueueUsage, amount_of
 from hrm.core.master.returns import may_return, return_waiting
 from hrm.core.master.state import MasterState
 from hrm.core.messages.claims import Proposal
+from hrm.core.queue.yielding import serves_waiters
 from hrm.core.scheduling.scheduler import Scheduler
 from hrm.core.tenancy.accounts import (
     NOTHING,
@@ -468,9 +470,7 @@ class QueueGate:
                 continue
             if container.state is ContainerState.PENDING:
                 self.come_back(container)
-            elif returned < most and may_return(
-                self._master_state, container, now, just_queued=True
-            ):
+            elif returned < most and self._may_return(container, now):
                 why = f"{account.name} holds more than its share, and other queues wait for theirs"
                 return_waiting(self._master_state, container, why, now)
                 returned += 1
@@ -478,6 +478,13 @@ class QueueGate:
                 continue
             held = less(held, amount)
         return returned
+
+    def _may_return(self, container: Container, now: float) -> bool:
+        """May it be returned from its unit? Not where it starts soon, because others yield."""
+        queue = self._master_state.state.find(container.unit_id)
+        if queue is not None and not container.request.yields and serves_waiters(queue):
+            return False
+        return may_return(self._master_state, container, now, just_queued=True)
 
     def _gang_comes_back(self, app: Application) -> Governed:
         """A gang that has passed, and none of which has a place, comes back whole; returns what it

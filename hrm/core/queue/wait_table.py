@@ -134,7 +134,7 @@ class WaitTable:
             self._runs[: len(running), row] = [duration_s(entry) for entry in running]
             self._held[: len(running), :, row] = [entry.demand for entry in running]
             self._first_end[row] = min(ends)
-            if any([entry.yields for entry in running]):
+            if True in [entry.yields for entry in running]:
                 yields = [entry.gives_way for entry in running]
                 self._yields[: len(running), row] = yields
                 self._first_end[row] = -np.inf if any(yields) else min(ends)

@@ -24,7 +24,7 @@ from hrm.core.queue.resource_unit import UnitQueue, seen_from
 from hrm.core.vocabulary.feasibility import Vector, leaves, minus, plus
 from hrm.core.vocabulary.model import ContainerId
 
-__all__ = ["makes_way", "supposed_starts", "to_come", "yields_there"]
+__all__ = ["makes_way", "serves_waiters", "supposed_starts", "to_come", "yields_there"]
 
 _NOTHING: Vector = (0, 0, 0, 0)
 
@@ -38,8 +38,20 @@ def to_come(queue: UnitQueue) -> Vector:
     """What a container that comes now would find, besides what is free, once those that yield have
     ended and all that waits before it has started; nothing where that would not be enough for what
     waits."""
+    found = _left(queue)
+    return _NOTHING if found is None or min(plus(queue.free, found)) < 0 else found
+
+
+def serves_waiters(queue: UnitQueue) -> bool:
+    """Will all start that waits there, as soon as what yields has ended?"""
+    left = _left(queue)
+    return left is not None and min(plus(queue.free, left)) >= 0
+
+
+def _left(queue: UnitQueue) -> Vector | None:
+    """What those that yield hold there, less what waits there; None: none yields."""
     if not yields_there(queue):
-        return _NOTHING
+        return None
     found = _NOTHING
     for owner in queue.pool:
         for entry in owner.running.values() if owner.yielding else ():
@@ -47,7 +59,7 @@ def to_come(queue: UnitQueue) -> Vector:
                 found = plus(found, seen_from(queue, owner, entry))
         for entry in (*owner.stream_waiting.values(), *owner.batch_waiting.values()):
             found = minus(found, seen_from(queue, owner, entry))
-    return found if min(plus(queue.free, found)) >= 0 else _NOTHING
+    return found
 
 
 def makes_way(queue: UnitQueue, entry: Entry) -> bool:

@@ -80,7 +80,7 @@ class SharedState(TableColumns):
         ``waiting_limit`` is how many may wait at a row; ``limit_waiting`` sets it.
         ``coming`` is what containers that yield will leave there (``yielding.to_come``), and
         ``yields`` is True where that is something, at ``yielding_rows``, as of the last time that
-        ``table`` was read.
+        ``table`` was read. ``waiting_last``: the rows where such containers wait, as of then.
         ``rows`` maps all and only the unit ids in use to their rows, ``ids`` the rows to them;
         ``queues`` and ``nodes`` hold each row's queue and its node, None where it is not in use;
         ``properties`` what is known of that node.
@@ -109,6 +109,7 @@ class SharedState(TableColumns):
         self.coming: Ints = np.zeros((_FIRST_ROWS, 4), dtype=np.int64)
         self.yields: Bools = np.zeros(_FIRST_ROWS, dtype=np.bool_)
         self.yielding_rows: set[int] = set()
+        self.waiting_last: set[int] = set()
         self.total: Ints = np.zeros((_FIRST_ROWS, 4), dtype=np.int64)
         self.open: Bools = np.zeros(_FIRST_ROWS, dtype=np.bool_)
         self.gpu_only: Bools = np.zeros(_FIRST_ROWS, dtype=np.bool_)
@@ -211,6 +212,7 @@ class SharedState(TableColumns):
         self.total[row] = 0
         self._dirty.discard(row)
         self._set_coming(row, _NONE_COMING)
+        self.waiting_last.discard(row)
         self._table[row] = (*[0] * VERSION, self._table[row, VERSION] + 1, _NO_LIMIT)
         self._waits.stale.add(row)
         self._unused.append(row)
@@ -325,6 +327,10 @@ class SharedState(TableColumns):
                 continue
             if queue.yielding or len(queue.pool) > 1 or row in self.yielding_rows:
                 self._set_coming(row, to_come(queue))
+            if queue.yielding_waiting:
+                self.waiting_last.add(row)
+            elif row in self.waiting_last:
+                self.waiting_last.discard(row)
         self._waits.stale.update(each)
         self._write_down(each)
 
