@@ -294,6 +294,7 @@ class SharedState(TableColumns):
             or self._watchers
             or len(changed) < len(rows)
             or not self._dirty.isdisjoint(changed)
+            or (self.yielding_rows and not self.yielding_rows.isdisjoint(changed))
         ):
             self.refresh_all(changed)
             return

@@ -36,5 +36,5 @@ def _yields(seed: int, app: ApplicationPlan) -> ApplicationPlan:
         yields=True,
         start_s=min(app.start_s, chance.uniform(0.5, 4.0)),
         targets=((begin_s, many), *most, last),
-        work_s=app.work_s + chance.uniform(5.0, 30.0),
+        work_s=app.work_s / 2 + chance.uniform(2.0, 10.0),  # they go last, one after the other
     )
