@@ -16,27 +16,71 @@ from hrm.core.node.preemption import Preemption
 from hrm.core.queue.resource_unit import UnitQueue
 from hrm.core.scheduling import negotiator
 from hrm.core.scheduling import scheduler as scheduling
-from hrm.core.scheduling.cluster_view import ClusterView
 from hrm.core.scheduling.placing import ask
 from hrm.core.vocabulary.feasibility import fits
-from hrm.core.vocabulary.model import ApplicationId, ContainerId, ContainerSpec
-from hrm.sim.faults.plan import ApplicationPlan, Limits, Plan
+from hrm.core.vocabulary.model import (
+    NO_UNIT,
+    ApplicationId,
+    ContainerId,
+    ContainerSpec,
+    Resources,
+    ResourceUnit,
+    ResourceUnitId,
+    WorkloadClass,
+)
+from hrm.sim.faults.plan import (
+    KINDS,
+    TRAITS,
+    ApplicationPlan,
+    Limits,
+    Plan,
+    TimedFault,
+    source,
+)
 from hrm.sim.faults.plan_generator import draw
-from tests.sim.planted.plans import LATER
 
 __all__ = ["BUGS", "beside_what_yields"]
 
 
-def beside_what_yields(seed: int) -> Plan:
-    """The plan of a seed that has what yields, without what others of its traits are about."""
-    without = frozenset({"submissions", "gpus", "policies", "platforms", "rival-gpus", *LATER})
-    plan = draw(seed, Limits(without=without - {"yielding"}))
-    assert any(map(_yields, plan.applications)), plan.words()
-    return plan
+def beside_what_yields(seed: int, *, crashes: bool = False) -> Plan:
+    """Nothing fails, or agents crash. What yields fills two nodes, with executors of one core and
+    of two; then come batch, a stream that could take from both, batch of larger executors that has
+    to wait for enough of them to end, and a gang."""
+    chance = source(seed, "beside what yields")
+    plan = draw(
+        seed,
+        Limits(nodes=2, applications=0, horizon_s=20.0, without=frozenset({*KINDS, *TRAITS})),
+    )
+    unit = ResourceUnit(unit_id=NO_UNIT, capacity=Resources(4, 8_192), run_limit=4)
+    nodes = tuple(
+        replace(
+            node,
+            units=(replace(unit, unit_id=ResourceUnitId(f"{node.name}/cpu")),),
+            preemption_grace_s=1.0,
+            yield_grace_s=1.0,
+        )
+        for node in plan.nodes
+    )
 
+    def app(name: str, start_s: float, vcores: int, many: int, work_s: float) -> ApplicationPlan:
+        size = Resources(vcores, 512)
+        return ApplicationPlan(name, start_s, size, ((0.0, many),), work_s)
 
-def _yields(app: ApplicationPlan) -> bool:
-    return app.yields
+    applications = (
+        replace(app("small", 0.5, 1, 12, 300.0), yields=True),
+        replace(app("middle", 0.6, 2, 4, 30.0), yields=True),
+        app("batch", 3.0 + chance.uniform(0.0, 1.0), 1, 2, 60.0),
+        replace(
+            app("stream", 5.0 + chance.uniform(0.0, 1.0), 2, 1, 12.0),
+            declared=WorkloadClass.STREAM,
+        ),
+        app("later", 7.0 + chance.uniform(0.0, 1.0), 3, 2, 12.0),
+        replace(app("gang", 9.0 + chance.uniform(0.0, 2.0), 1, 3, 6.0), gang_min=3),
+    )
+    times_s = [chance.uniform(2.0, 4.0), chance.uniform(4.0, 8.0)] if crashes else []
+    faults = tuple(TimedFault(at_s, "agent-crash", x / 2, 0.0) for x, at_s in enumerate(times_s))
+    bounds = replace(plan.bounds, waiting_limit=64, wait_max_s=600.0)
+    return replace(plan, nodes=nodes, applications=applications, faults=faults, bounds=bounds)
 
 
 def batch_waits_for_what_yields(patch: pytest.MonkeyPatch) -> None:
@@ -115,16 +159,6 @@ def nothing_yields_at_the_master(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(scheduling, "ask_in_steps", ask)
     patch.setattr(negotiator, "makes_way", lambda *_: False)
     patch.setattr(negotiator.Negotiator, "may_wait", lambda *_: "nothing waits at a unit")
-
-
-def yielded_twice(patch: pytest.MonkeyPatch) -> None:
-    """What others yield is granted again, while one waits for it already."""
-    patch.setattr(
-        negotiator,
-        "makes_way",
-        lambda queue, _: any(x.yielding for x in queue.pool),
-    )
-    patch.setattr(ClusterView, "siblings", lambda *_: [])
 
 
 BUGS = (
