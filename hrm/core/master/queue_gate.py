@@ -266,6 +266,7 @@ class QueueGate:
         self._all_due()
         self.may_lend = True
         self._refuse_some(now)
+        self._rejoin_gangs()
         if len(self._usage.wanting) > 1:
             left = RETURNED_MAX
             for name in list(self._usage.unplaced):
@@ -495,6 +496,18 @@ class QueueGate:
         for container in containers:
             self.come_back(container)
         return sum_of(containers)
+
+    def _rejoin_gangs(self) -> None:
+        """What passed alone while its gang had its places, and waits for the whole of it again, as
+        these are lost, comes back to the rest that its queue keeps."""
+        for line in list(self.lines.values()):
+            for waiter in list(line.waiters.values()):
+                many = gangs.missing(waiter.app)
+                pending = waiter.app.in_state(ContainerState.PENDING) if many else []
+                passed = [x for x in pending if not (x.withheld or x.held or x.waits_for)]
+                if len(passed) < many:
+                    for container in passed:
+                        self.come_back(container)
 
     def _keep_below_maxima(self, now: float) -> None:
         """There is less than there was, a maximum is lower, or nodes have reported what an earlier
