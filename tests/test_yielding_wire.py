@@ -1,4 +1,4 @@
-"""That a container yields reaches its node, comes back with its status, and schedulers elsewhere."""
+"""That a container yields goes to its node, back with its status, and to schedulers elsewhere."""
 
 from __future__ import annotations
 

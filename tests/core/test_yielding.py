@@ -242,8 +242,11 @@ def test_the_table_of_waits_agrees_at_any_time() -> None:
 def cluster(
     *queues: QueueSpec, nodes: int = 2, bounds: Bounds | None = None, schedulers: int = 2
 ) -> VirtualCluster:
+    """Whatever is preempted takes all of its grace period."""
     units = [unit(f"n{number}", 4) for number in range(nodes)]
-    return VirtualCluster(units, queues=queues, bounds=bounds, schedulers=schedulers)
+    return VirtualCluster(
+        units, queues=queues, bounds=bounds, schedulers=schedulers, drain_s=1_000.0
+    )
 
 
 def fill(
@@ -388,10 +391,22 @@ def gpu_unit(node: str) -> ResourceUnit:
 @pytest.mark.parametrize("preemption", [False, True])
 def test_gpus_that_are_yielded_are_shared_fairly_by_those_that_want_them(preemption: bool) -> None:
     bounds = Bounds(gpu_preemption=preemption)
-    virtual = VirtualCluster([gpu_unit("n1"), gpu_unit("n2")], bounds=bounds)
+    virtual = VirtualCluster([gpu_unit("n1"), gpu_unit("n2")], bounds=bounds, drain_s=1_000.0)
     idle = fill(virtual, 20, GPU)
     assert running(virtual, idle) == 8
     first, second = virtual.submit(20, GPU), virtual.submit(20, GPU)
     virtual.advance(SOON_S + 2)
     assert (running(virtual, first), running(virtual, second)) == (4, 4)
     assert running(virtual, idle) == 0
+
+
+def test_what_waits_for_others_to_yield_is_not_returned_to_claim_a_guarantee_elsewhere() -> None:
+    virtual = cluster(*HALVES, bounds=Bounds(queue_reclaim_wait_s=0.0), schedulers=1)
+    virtual.submit(4, queue="a")
+    virtual.settle()
+    fill(virtual, 4, queue="a")
+    spark = virtual.submit(2, queue="b")
+    virtual.advance(SOON_S)
+    assert running(virtual, spark) == 2
+    assert virtual.app(spark).ended_ids == set(), "none was returned"
+    assert virtual.master.placement.reclaim.preempted == 0

@@ -200,6 +200,7 @@ class PlatformMoves:
         waiting = self._master_state.queues.unplaced.get(arrival.name, {})
         for container in list(waiting.values()):
             is_plain = container.state is ContainerState.PENDING and not container.withheld
+            is_plain = is_plain and not container.request.yields
             is_like = demand_vector(container.request.resources) == arrival.demand
             if not (is_plain and is_like) or container.waits_for or container.request.place:
                 continue
