@@ -289,9 +289,10 @@ def test_no_more_is_taken_than_is_wanted_by_several() -> None:
 
 def test_what_others_yield_is_taken_rather_than_a_place_behind_batch() -> None:
     virtual = cluster()
-    other = virtual.submit(4)
+    other = virtual.submit(0)
+    virtual.request(other, [1], Resources(4, 1024), expected_duration_s=3.0)
     idle = fill(virtual, 4)
-    assert (running(virtual, other), running(virtual, idle)) == (4, 4)
+    assert (running(virtual, other), running(virtual, idle)) == (1, 4)
     spark = virtual.submit(4)
     virtual.advance(SOON_S)
     assert running(virtual, spark) == 4
@@ -377,6 +378,7 @@ def test_batch_that_waits_moves_to_where_others_yield() -> None:
     idle = fill(virtual, 4)
     assert running(virtual, idle) == 4
     virtual.advance(virtual.bounds.relocation_wait_s + 2)
+    assert virtual.states(waits) == {}, "it is returned"
     virtual.request(waits, [2])
     virtual.advance(SOON_S)
     assert running(virtual, waits) == 1
