@@ -136,7 +136,9 @@ class QueueGate:
         """May all of these, of one size, pass without a look at anything that waits here? That
         spares most of what they cost where nothing is short."""
         usage, account = self._usage, self._usage.account(app)
-        if account.name in self.lines or usage.on_loan or app.application_id not in usage.active:
+        if account.name in self.lines or usage.on_loan or self.platforms.divides:
+            return False
+        if app.application_id not in usage.active:
             return False
         if account.name in usage.unplaced and not self._rules.passes_alone(account):
             return False
@@ -209,13 +211,13 @@ class QueueGate:
         if usage.accounts is None:
             return
         self._rules.now = now
-        if self._arrived:
-            self._take_in(now)
         ticks, self._ticks = self._ticks, False
         # Nodes come by the thousand: what nobody waits for is divided at the next tick.
-        if ticks or self.lines or usage.unplaced:
+        if ticks or self.lines or usage.unplaced or self._arrived:
             self.platforms.follow_nodes()
             self._follow_capacity(all_of_it=ticks)
+        if self._arrived:
+            self._take_in(now)
         if usage.grown:
             self._keep_below_maxima(now)
         if usage.has_freed_slots:
