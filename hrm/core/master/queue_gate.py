@@ -32,6 +32,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 
 from hrm.core.master import gangs, queue_bounds
 from hrm.core.master.entities import Application, Container
@@ -413,6 +414,8 @@ class QueueGate:
             container.withheld = False
             if container.request.resources.gpu_memory_mib:
                 self._master_state.gpus.changed(container)
+            if on_loan and container.request.yields_on_loan:
+                container.request = replace(container.request, yields=True)
         if self.platforms.divides:
             if on_loan:
                 self.platforms.forget(some)

@@ -332,7 +332,8 @@ class ContainerRequest:
     unit where it stands first, as the replacement of a container that was preempted there; set by
     the master alone, see ``hrm.core.master.places``. ``yields``: it uses what is idle, and ends
     soon when anything else wants that, see ``hrm.core.queue.yielding``; what a stream or a driver
-    requests does not yield.
+    requests does not yield. ``yields_on_loan``: it does so where its queue has been lent what it
+    takes.
     """
 
     executor_id: str
@@ -348,6 +349,7 @@ class ContainerRequest:
     platform_until_s: float = 0.0
     place: ResourceUnitId = NO_UNIT
     yields: bool = False
+    yields_on_loan: bool = False
 
     @property
     def prefers(self) -> bool:

@@ -132,12 +132,15 @@ class Workloads:
         new_id: Callable[[float], ApplicationId],
         bounds: WorkloadBounds | None = None,
         epoch: Callable[[], int] = lambda: 0,
+        staying: Callable[[WorkloadKey], float] = lambda _key: math.inf,
     ) -> None:
         """``new_cluster``: of a key, and the ended tasks of all; ``epoch``: of the master's core
-        now."""
+        now; ``staying``: how many of its workers a workload keeps when others want what they hold:
+        those beyond yield (``hrm.core.queue.yielding``)."""
         self._new_cluster = new_cluster
         self._new_id = new_id
         self._epoch = epoch
+        self._staying = staying
         self.bounds = bounds or WorkloadBounds()
         self.live: dict[ApplicationId, Workload] = {}
         self.ended: dict[TaskId, TaskRecord] = {}
@@ -417,14 +420,19 @@ class Workloads:
 
     def _request(self, workload: Workload, many: int, now: float) -> None:
         requests = []
-        for _ in range(many):
+        keeps = self._staying(workload.key) - sum(not x.yields for x in workload.workers.values())
+        for number in range(many):
             workload.count += 1
             executor_id = str(workload.count)
-            self._add(workload, executor_id)
-            size = workload.key.size
+            worker = self._add(workload, executor_id)
+            worker.yields = number >= keeps
             requests.append(
                 ContainerRequest(
-                    executor_id=executor_id, resource_profile_id=0, resources=size.resources
+                    executor_id=executor_id,
+                    resource_profile_id=0,
+                    resources=workload.key.size.resources,
+                    yields=worker.yields,
+                    yields_on_loan=True,
                 )
             )
         if requests:

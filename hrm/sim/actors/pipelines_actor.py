@@ -314,7 +314,10 @@ class PipelinesActor:
         )
 
     def _later(self, decide: Callable[[], list[WorkloadStep]]) -> None:
-        self._master.clock.after(0.0, lambda: self.run(decide))
+        def turn() -> None:
+            self.run(decide)
+
+        self._master.clock.after(0.0, turn)
 
     def run(self, decide: Callable[[], list[WorkloadStep]]) -> HrmError | None:
         """Carry out what is decided; returns what refuses it."""
