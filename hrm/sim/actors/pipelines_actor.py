@@ -314,7 +314,10 @@ class PipelinesActor:
         )
 
     def _later(self, decide: Callable[[], list[WorkloadStep]]) -> None:
-        self._master.clock.after(0.0, lambda: self.run(decide))
+        def run() -> None:
+            self.run(decide)
+
+        self._master.clock.after(0.0, run)
 
     def run(self, decide: Callable[[], list[WorkloadStep]]) -> HrmError | None:
         """Carry out what is decided; returns what refuses it."""
