@@ -6,6 +6,7 @@ import pickle
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import grpc
 import pytest
 from pipeline_samples import sample_steps
 
+from hrm.core.vocabulary.model import ApplicationId, container_id_of
 from hrm.errors import HrmError
 from hrm.pipelines import Client
 from hrm.v1 import (
@@ -114,7 +116,7 @@ def join_as_node(cluster: Cluster, channel: grpc.Channel, identity: str) -> str:
     return attempt(lambda: next(stub.Connect(messages, **call(cluster))))
 
 
-# --- a result that its node has not made ----------------------------------------------------------
+# --- a result that its worker has not made --------------------------------------------------------
 
 
 class Trap:
@@ -128,7 +130,8 @@ class Trap:
 
 
 class Forger:
-    """A node of pipelines that returns a pickle of its own for every task."""
+    """It takes the place of the first worker of pipelines before that has started, and returns a
+    pickle of its own for every task."""
 
     def __init__(self, cluster: Cluster, pickled: bytes) -> None:
         self._pickled = pickled
@@ -136,14 +139,6 @@ class Forger:
         self._out: list[pipeline_pb2.NodePipelineMessage] = []
         self._more = threading.Condition()
         self._ended = False
-        capacity = pipeline_pb2.PipelineCapacity(
-            node="forger", cores=64, memory_mib=1 << 20, cpu_speed=100.0, gpu_speed=1.0
-        )
-        load = pipeline_pb2.PipelineLoad(free_cores=64, free_memory_mib=1 << 20)
-        register = pipeline_pb2.RegisterPipelineNode(
-            capacity=capacity, identity="forger", load=load
-        )
-        self._send(register=register)
         self.placed = 0
         self._thread = threading.Thread(target=self._live, daemon=True)
         self._thread.start()
@@ -164,6 +159,7 @@ class Forger:
     def _live(self) -> None:
         with grpc.insecure_channel(self._cluster.address) as channel:
             stub = pipeline_pb2_grpc.PipelineServiceStub(channel)
+            self._register(wait_until(partial(self._worker_of, stub), "a task is submitted"))
             stream = stub.Connect(self._messages(), **{**call(self._cluster), "timeout": 60})
             try:
                 for message in stream:
@@ -171,6 +167,22 @@ class Forger:
                         self._forge(message.place.attempt)
             except grpc.RpcError:
                 return
+
+    def _worker_of(self, stub: Any) -> str:
+        """The first worker of the first workload; "": there is none yet."""
+        tasks = stub.List(pipeline_pb2.ListPipelineTasksRequest(), **call(self._cluster)).tasks
+        return container_id_of(ApplicationId(tasks[0].application_id), "1") if tasks else ""
+
+    def _register(self, name: str) -> None:
+        capacity = pipeline_pb2.PipelineCapacity(
+            node=name, cores=64, memory_mib=1 << 20, cpu_speed=100.0, gpu_speed=1.0
+        )
+        load = pipeline_pb2.PipelineLoad(free_cores=64, free_memory_mib=1 << 20)
+        self._send(
+            register=pipeline_pb2.RegisterPipelineNode(
+                capacity=capacity, identity="forger", load=load
+            )
+        )
 
     def _forge(self, attempt: pipeline_pb2.PipelineAttempt) -> None:
         self.placed += 1
@@ -188,13 +200,13 @@ class Forger:
 def test_a_forged_result_is_not_unpickled(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A node's result is only read with a proof that the task's own worker has made it."""
+    """A result is only read with a proof that the process with the task's key has made it."""
     monkeypatch.setenv("HRM_TOKEN_FILE", str(cluster.token_file))
     monkeypatch.setenv("HRM_MASTER", cluster.address)
     sprung = tmp_path / "sprung"
     forger = Forger(cluster, pickle.dumps(Trap(sprung)))
     try:
-        with Attack("10", "a node that returns a pickle of its own", on=cluster.daemons[0]) as seen:
+        with Attack("10", "a worker with a pickle of its own", on=cluster.daemons[0]) as seen:
             outcome_text = "no error"
             try:
                 with Client() as client:
@@ -202,7 +214,7 @@ def test_a_forged_result_is_not_unpickled(
             except (HrmError, OSError, ValueError) as error:
                 outcome_text = f"{type(error).__name__}: {error}"
             assert forger.placed, "the task did not come to the forger"
-            assert not sprung.exists(), "the client ran code of the node"
+            assert not sprung.exists(), "the client ran code of the forger"
             seen.outcome = f"refused: {outcome_text[:120]}"
     finally:
         forger.close()

@@ -16,7 +16,7 @@ class WorkloadBounds:
 
     workers_max: int = 1_000
     begun_max: int = 8
-    worker_idle_s: float = 10.0
+    worker_idle_s: float = 3.0
     workload_idle_s: float = 30.0
     failures_max: int = 8
     recovery_s: float = 15.0
