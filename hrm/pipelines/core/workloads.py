@@ -65,9 +65,10 @@ __all__ = [
 _SESSION = 1
 """Nothing else attaches to a workload."""
 _FORGOTTEN_AT_ONCE = 100
-_NUMBERS_OF_A_MASTER = 1_000_000
-"""Workers that one master numbers: of those that an earlier one has requested last there may be no
-record, and they may run on nodes that have not come back."""
+_NUMBERS_A_SECOND = 1_000
+"""Workers of a workload that is taken over are numbered from the time of that: of those that an
+earlier master has requested last there may be no record, and they may run on nodes that have not
+come back. Nor does an epoch set masters apart, where a store is an older copy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,7 +251,7 @@ class Workloads:
         master's core has its record. To be called before anything is opened."""
         cluster = self._new_cluster(key, self.ended)
         workload = Workload(application_id, key, cluster, idle_since_s=now)
-        workload.count = self._epoch() * _NUMBERS_OF_A_MASTER
+        workload.count = int(now * _NUMBERS_A_SECOND)
         self._by_key[key] = self.live[application_id] = workload
         for task in tasks:
             until_s = now + self.bounds.recovery_s

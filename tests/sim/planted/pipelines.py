@@ -20,7 +20,7 @@ from hrm.sim.faults.pipeline_plan import PipelineClientPlan
 from hrm.sim.faults.plan import KINDS, TRAITS, Limits, Plan, TimedFault, source
 from hrm.sim.faults.plan_generator import draw
 
-__all__ = ["BUGS", "busy_workers", "cut_workers"]
+__all__ = ["BUGS", "busy_workers", "cut_workers", "restored_store"]
 
 
 def end_of_an_old_attempt(patch: pytest.MonkeyPatch) -> None:
@@ -81,7 +81,7 @@ def tasks_of_a_released_worker(patch: pytest.MonkeyPatch) -> None:
 
 def numbers_of_an_earlier_master(patch: pytest.MonkeyPatch) -> None:
     """A master gives workers numbers that an earlier one has given."""
-    patch.setattr(workloads, "_NUMBERS_OF_A_MASTER", 0)
+    patch.setattr(workloads, "_NUMBERS_A_SECOND", 0)
 
 
 def mute_workers_are_kept(patch: pytest.MonkeyPatch) -> None:
@@ -150,6 +150,15 @@ def cut_workers(seed: int) -> Plan:
     )
     bounds = replace(plan.bounds, node_timeout_s=2.5, stop_grace_s=8.0)
     return replace(plan, faults=faults, rates={}, bounds=bounds)
+
+
+def restored_store(seed: int) -> Plan:
+    """A master's store is an older copy, so that the next one has the epoch of the one before."""
+    faults = (
+        TimedFault(7.0, "master-crash", 0.2, 0.1),
+        TimedFault(12.0, "old-store", 0.5, 0.1),
+    )
+    return replace(busy_workers(seed), faults=faults, rates={})
 
 
 def _longer(client: PipelineClientPlan) -> PipelineClientPlan:
