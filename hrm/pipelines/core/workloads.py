@@ -59,15 +59,16 @@ __all__ = [
     "ReportToMaster",
     "StopListeningTo",
     "WorkloadStep",
-    "Workloads",
+    "PipelinesCore",
 ]
 
 _SESSION = 1
 """Nothing else attaches to a workload."""
 _FORGOTTEN_AT_ONCE = 100
-_NUMBERS_OF_A_MASTER = 1_000_000
-"""Workers that one master numbers: of those that an earlier one has requested last there may be no
-record, and they may run on nodes that have not come back."""
+_NUMBERS_A_SECOND = 1_000
+"""Workers of a workload that is taken over are numbered from the time of that: of those that an
+earlier master has requested last there may be no record, and they may run on nodes that have not
+come back. Nor does an epoch set masters apart, where a store is an older copy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +80,7 @@ class ReportToMaster:
 
 @dataclass(frozen=True, slots=True)
 class AskMaster:
-    """The same, with a reply, for ``Workloads.reply_received``; the interpreter sets its call id,
+    """The same, with a reply, for ``PipelinesCore.reply_received``; the interpreter sets its call id,
     and what the workers need to start in ``launch`` of a registration."""
 
     application_id: ApplicationId
@@ -88,7 +89,7 @@ class AskMaster:
 
 @dataclass(frozen=True, slots=True)
 class ListenTo:
-    """From now on notices of this application go to ``Workloads.notice_received``."""
+    """From now on notices of this application go to ``PipelinesCore.notice_received``."""
 
     application_id: ApplicationId
 
@@ -100,7 +101,7 @@ class StopListeningTo:
 
 @dataclass(frozen=True, slots=True)
 class CompleteOpening:
-    """The answer to ``Workloads.open``."""
+    """The answer to ``PipelinesCore.open``."""
 
     call_id: int
     result: ApplicationId | HrmError
@@ -119,7 +120,7 @@ WorkloadStep: TypeAlias = (
 )
 
 
-class Workloads:
+class PipelinesCore:
     """All workloads of one master.
 
     Invariant: a live task is in the cluster of the workload that ``of_task`` names; the workers of
@@ -253,7 +254,7 @@ class Workloads:
         master's core has its record. To be called before anything is opened."""
         cluster = self._new_cluster(key, self.ended)
         workload = Workload(application_id, key, cluster, idle_since_s=now)
-        workload.count = self._epoch() * _NUMBERS_OF_A_MASTER
+        workload.count = int(now * _NUMBERS_A_SECOND)
         self._by_key[key] = self.live[application_id] = workload
         for task in tasks:
             until_s = now + self.bounds.recovery_s

@@ -1,4 +1,4 @@
-"""Pipelines at the master, live: carries out what ``Workloads`` decides.
+"""Pipelines at the master, live: carries out what ``PipelinesCore`` decides.
 
 Everything runs on the master's loop. Watchers and workers have bounded queues; one that overflows
 is disconnected, reconnects, and gets the full state again. Inputs go to a worker piece by piece
@@ -40,7 +40,7 @@ from hrm.pipelines.core.model import ClusterPolicy, PipelineSpec, ResultFormat, 
 from hrm.pipelines.core.node_messages import TaskOutcome
 from hrm.pipelines.core.table import NodeRow
 from hrm.pipelines.core.workload import WorkerSize, WorkloadKey, size_for, workload_id
-from hrm.pipelines.core.workloads import Workloads
+from hrm.pipelines.core.workloads import PipelinesCore
 from hrm.pipelines.master.cluster_size import has_gpus, staying
 from hrm.pipelines.master.estimates import EstimatesOfUsers
 from hrm.pipelines.master.hosting import WorkloadHost
@@ -112,7 +112,7 @@ class PipelineTasks:
             node_timeout_s=settings.node_timeout_s,
             ended_kept=settings.pipeline_ended_kept,
         )
-        self.workloads = Workloads(
+        self.workloads = PipelinesCore(
             self._new_cluster,
             self._new_id,
             bounds_of_workloads(settings),

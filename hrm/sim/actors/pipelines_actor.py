@@ -1,4 +1,4 @@
-"""Pipelines at the simulated master: runs ``Workloads`` in virtual time, on the simulated disk.
+"""Pipelines at the simulated master: runs ``PipelinesCore`` in virtual time, on the simulated disk.
 
 It does what ``hrm.pipelines.master`` does. It ends with the master's process; its successor begins
 with the records of tasks.
@@ -42,7 +42,7 @@ from hrm.pipelines.core.workloads import (
     ListenTo,
     ReportToMaster,
     StopListeningTo,
-    Workloads,
+    PipelinesCore,
     WorkloadStep,
 )
 from hrm.runtime.master import MasterRuntime
@@ -95,7 +95,7 @@ class PipelinesActor:
         self._writes: list[tuple[TaskId, TaskOnDisk | None, Callable[[], None]]] = []
         self._batch = 0
         self._busy = False
-        self.workloads = Workloads(
+        self.workloads = PipelinesCore(
             self._new_cluster,
             self._new_id,
             self._world.plan.workload_bounds,

@@ -102,7 +102,7 @@ class PipelineChecks:
 
     # --- the master -----------------------------------------------------------------------------
 
-    def joining(self, workloads: w.Workloads, event: m.NodeJoined) -> None:
+    def joining(self, workloads: w.PipelinesCore, event: m.NodeJoined) -> None:
         """A worker is about to be taken in."""
         name = event.capacity.name
         workload = workloads.of_worker[ContainerId(name)]
@@ -122,7 +122,7 @@ class PipelineChecks:
 
     def decided(
         self,
-        workloads: w.Workloads,
+        workloads: w.PipelinesCore,
         steps: Iterable[w.WorkloadStep],
         steps_of: Callable[[TaskId], set[str]],
     ) -> None:
@@ -141,7 +141,7 @@ class PipelineChecks:
         if of_worker != workloads.of_worker:
             self._violated("the workers of all workloads are not those of each")
 
-    def _placed_once(self, workloads: w.Workloads, workload: Workload) -> None:
+    def _placed_once(self, workloads: w.PipelinesCore, workload: Workload) -> None:
         """Each live task is in one place of one workload."""
         cluster = workload.cluster
         places = Counter([*cluster.queue, *cluster.stranded, *cluster.away])
@@ -159,7 +159,7 @@ class PipelineChecks:
 
     def _commanded(
         self,
-        workloads: w.Workloads,
+        workloads: w.PipelinesCore,
         command: m.ClusterCommand,
         steps_of: Callable[[TaskId], set[str]],
     ) -> None:

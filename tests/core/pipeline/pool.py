@@ -1,4 +1,4 @@
-"""Workloads on a virtual cluster: the cores of master and nodes, and workers that do as told."""
+"""PipelinesCore on a virtual cluster: the cores of master and nodes, and workers that do as told."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Pool:
         self._count = 0
         self._heard: dict[ApplicationId, int] = {}
         self._answers: dict[int, ApplicationId | HrmError] = {}
-        self.workloads = w.Workloads(
+        self.workloads = w.PipelinesCore(
             self._new_cluster,
             self._new_id,
             epoch=lambda: virtual.master.master_state.epoch,

@@ -14,13 +14,13 @@ from hrm.pipelines.core import workloads
 from hrm.pipelines.core.cluster import PipelineCluster, TaskRecord
 from hrm.pipelines.core.node import PipelineNode
 from hrm.pipelines.core.node_messages import DrainAsked, TaskOutcome
-from hrm.pipelines.core.workloads import Workloads
+from hrm.pipelines.core.workloads import PipelinesCore
 from hrm.sim.actors.pipelines_actor import PipelinesActor
 from hrm.sim.faults.pipeline_plan import PipelineClientPlan
 from hrm.sim.faults.plan import KINDS, TRAITS, Limits, Plan, TimedFault, source
 from hrm.sim.faults.plan_generator import draw
 
-__all__ = ["BUGS", "busy_workers", "cut_workers"]
+__all__ = ["BUGS", "busy_workers", "cut_workers", "restored_store"]
 
 
 def end_of_an_old_attempt(patch: pytest.MonkeyPatch) -> None:
@@ -81,28 +81,28 @@ def tasks_of_a_released_worker(patch: pytest.MonkeyPatch) -> None:
 
 def numbers_of_an_earlier_master(patch: pytest.MonkeyPatch) -> None:
     """A master gives workers numbers that an earlier one has given."""
-    patch.setattr(workloads, "_NUMBERS_OF_A_MASTER", 0)
+    patch.setattr(workloads, "_NUMBERS_A_SECOND", 0)
 
 
 def mute_workers_are_kept(patch: pytest.MonkeyPatch) -> None:
     """A worker that never connects keeps its place."""
-    patch.setattr(Workloads, "_release_lost", lambda *_: None)
+    patch.setattr(PipelinesCore, "_release_lost", lambda *_: None)
 
 
 def ends_are_forgotten(patch: pytest.MonkeyPatch) -> None:
     """A master does not know how the tasks of an earlier one have ended."""
-    patch.setattr(Workloads, "recover_ended", lambda *_: None)
+    patch.setattr(PipelinesCore, "recover_ended", lambda *_: None)
 
 
 def workloads_that_do_not_end(patch: pytest.MonkeyPatch) -> None:
     """The application of a workload that is over stays."""
-    end = Workloads._end
+    end = PipelinesCore._end
 
-    def end_silently(self: Workloads, *args: Any) -> None:
+    def end_silently(self: PipelinesCore, *args: Any) -> None:
         end(self, *args)
         self._out = [x for x in self._out if not _is_finish(x)]
 
-    patch.setattr(Workloads, "_end", end_silently)
+    patch.setattr(PipelinesCore, "_end", end_silently)
 
 
 def _is_finish(step: Any) -> bool:
@@ -150,6 +150,15 @@ def cut_workers(seed: int) -> Plan:
     )
     bounds = replace(plan.bounds, node_timeout_s=2.5, stop_grace_s=8.0)
     return replace(plan, faults=faults, rates={}, bounds=bounds)
+
+
+def restored_store(seed: int) -> Plan:
+    """A master's store is an older copy, so that the next one has the epoch of the one before."""
+    faults = (
+        TimedFault(7.0, "master-crash", 0.2, 0.1),
+        TimedFault(12.0, "old-store", 0.5, 0.1),
+    )
+    return replace(busy_workers(seed), faults=faults, rates={})
 
 
 def _longer(client: PipelineClientPlan) -> PipelineClientPlan:
