@@ -12,6 +12,7 @@ import random
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
+from benchmarks.common import interleaved
 from benchmarks.sharing.plan import Plan as Offer
 from benchmarks.sharing.plan import job_name
 
@@ -163,15 +164,12 @@ def labels(nodes: int) -> dict[str, str]:
 
 
 def rounds(names: Iterable[str], runs: int) -> list[tuple[int, str]]:
-    """The order of runs: (run, arm). Arms are interleaved, every second round backwards; one with
-    chaos comes last, and once: its times are not compared."""
-    measured = [name for name in names if not ARMS[name].chaos]
-    order = [
-        (run, name)
-        for run in range(runs)
-        for name in (measured if run % 2 == 0 else reversed(measured))
-    ]
-    return order + [(0, name) for name in names if ARMS[name].chaos]
+    """The order of runs: (run, arm). Arms are interleaved; one with chaos comes last, and once:
+    its times are not compared."""
+    chosen = list(names)
+    measured = [name for name in chosen if not ARMS[name].chaos]
+    last = [(0, name) for name in chosen if ARMS[name].chaos]
+    return [*interleaved(measured, runs), *last]
 
 
 def bound_ratio(spark_slot_s: float, pipeline_slot_s: float) -> float:
