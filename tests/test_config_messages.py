@@ -63,7 +63,7 @@ def test_an_unknown_variable_of_a_daemon_is_no_silence(monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize(
     "variable",
-    ["HRM_MASTER", "HRM_AGENT_SOCKET", "HRM_TEST_MASTER", "HRM_PYTHON", "HRM_TLS", "hrm_agent_mps"],
+    ["HRM_MASTER", "HRM_TEST_MASTER", "HRM_PYTHON", "HRM_TLS", "hrm_agent_mps"],
 )
 def test_variables_that_mean_something_else_are_left_alone(
     variable: str, monkeypatch: pytest.MonkeyPatch

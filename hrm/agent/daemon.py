@@ -5,7 +5,7 @@ these modules carry out its commands:
 
     link        the stream to and from the master      containers  commands, processes, their
     reports     what is reported to the master                     starts and stops, logs
-    tracker     samples of usage, breached limits      server      log pages, shares of GPUs
+    tracker     samples of usage, breached limits      server      log pages
     parts       what is specific to an agent of Spark
 
 While the master is unreachable the core continues, and the next registration reports all of it.
@@ -40,7 +40,6 @@ from hrm.agent.containers.scratch import SHUFFLE_DIR, Scratch
 from hrm.agent.disk_watch import DiskWatch
 from hrm.agent.enrolment import enrolled
 from hrm.agent.gpu.mps import Mps
-from hrm.agent.gpu.sockets import GpuSockets
 from hrm.agent.housekeeping import Housekeeping
 from hrm.agent.link import Link
 from hrm.agent.machine import Machine, describe, ending, keep_binding
@@ -64,7 +63,6 @@ from hrm.core.vocabulary.model import (
 from hrm.core.vocabulary.node_requirement import Runtime
 from hrm.errors import HrmError, InvalidConfig, StaleEpoch
 from hrm.identity.registry import NodeAuthority
-from hrm.pipelines.agent.gpu_claims import GpuClaims
 from hrm.tls_server import server_tls
 from hrm.v1 import node_pb2
 from hrm.wire import node_stream as node_wire
@@ -99,7 +97,6 @@ class Agent:
         self._authority = NodeAuthority(token)
         self._tls = server_tls(settings)
         self._core = machine.core(settings)
-        self._sockets = GpuSockets(settings, machine.run_as.account_of)
         self._containers = self._supervising()
         self._tracker = self._watching()
         self._mps = Mps(settings.mps, settings.work_dir, machine.hardware.gpus)
@@ -132,9 +129,6 @@ class Agent:
         self._keeping = False
         self._end_now = asyncio.Event()
         self._link = self._to_master()
-        self._claims: GpuClaims | None = None
-        if machine.asked_for is not None:
-            self._claims = GpuClaims(machine.asked_for, settings.pipeline_policy)
 
     def _to_master(self) -> Link:
         return Link(
@@ -158,7 +152,6 @@ class Agent:
             log_bytes_max=settings.log_bytes_max,
             log_files_max=settings.log_files_max,
             on_end=self._container_ended,
-            environment_of=self._sockets.environment_of,
             account_of=machine.run_as.account_of,
             warm=shortcuts.warm if shortcuts is not None else None,
             scratch=self._scratch,
@@ -205,8 +198,6 @@ class Agent:
                 self._settings,
                 self._authority,
                 self._logs,
-                self._claims,
-                sockets=self._sockets,
                 secure=self._tls,
             )
             self._tracker.start()
@@ -214,9 +205,6 @@ class Agent:
             stack.push_async_callback(self._containers.close)
             await asyncio.to_thread(self._mps.start)
             await self._adopt()
-            if self._claims is not None:
-                await self._claims.start()
-                stack.push_async_callback(self._claims.close)
             if self._shortcuts is not None:
                 self._shortcuts.start()
                 stack.push_async_callback(self._shortcuts.close)
@@ -257,8 +245,6 @@ class Agent:
     async def _adopt(self) -> None:
         for adopted in await self._containers.adopt():
             spec, order = adopted.spec, adopted.order
-            if adopted.ended is None:
-                await self._sockets.adopted(spec.user)
             self._processes.adopt(adopted)
             event = e.ContainerAdopted(
                 now=time.time(), spec=spec, started_at_s=adopted.started_at_s

@@ -52,7 +52,6 @@ from hrm.core.vocabulary.model import (
 from hrm.core.vocabulary.partitioning import BindingMode, Hardware, Partitioning, partition
 from hrm.durable import write_durably
 from hrm.errors import InvalidConfig, InvalidRequest
-from hrm.pipelines.agent.share import GpuShare, set_aside
 
 __all__ = ["Machine", "auto_binding", "describe", "ending", "keep_binding", "load_binding"]
 
@@ -93,7 +92,6 @@ class Machine:
     run_as: RunAs
     gpu_devices: GpuDevices
     device_memory: DeviceMemory | None = None
-    asked_for: GpuShare | None = None
     platform: str = ""
 
     @property
@@ -136,9 +134,8 @@ class Machine:
             name = NodeName(
                 settings.name or re.sub(r"[^A-Za-z0-9._-]", "-", socket.gethostname()) or "node"
             )
-            offer = _offer(settings)
-            platform = settings.platform or platform_name(gpu.name for gpu in offer.gpus)
-            hardware, share = set_aside(settings, name, platform, offer)
+            hardware = _offer(settings)
+            platform = settings.platform or platform_name(gpu.name for gpu in hardware.gpus)
             isolation = detect(
                 settings.isolation,
                 identity,
@@ -160,8 +157,7 @@ class Machine:
                     binding=str(binding),
                 )
             run_as = RunAs(settings)
-            asked_for = share.gpus.values() if share is not None else ()
-            gpu_devices = find_gpu_devices(hardware.gpus, settings.gpus, asked_for)
+            gpu_devices = find_gpu_devices(hardware.gpus, settings.gpus)
             yield Machine(
                 name=name,
                 identity=identity,
@@ -174,7 +170,6 @@ class Machine:
                 run_as=run_as,
                 gpu_devices=gpu_devices,
                 device_memory=_watch_device_memory(settings, hardware),
-                asked_for=share,
                 platform=platform,
             )
 

@@ -1,8 +1,7 @@
-"""What an agent listens on: logs of its containers, and the shares of its GPUs.
+"""What an agent listens on: logs of its containers.
 
-Each of three endpoints has its own key: gRPC what the master shows (``NodeAuthority``); log pages
-over HTTP, links that expire (``log_links``); for executors of this machine, the socket of their
-user (``hrm.agent.gpu.sockets``).
+Each of two endpoints has its own key: gRPC what the master shows (``NodeAuthority``); log pages
+over HTTP, links that expire (``log_links``).
 """
 
 from __future__ import annotations
@@ -12,15 +11,12 @@ import contextlib
 
 from hrm import rpc_server
 from hrm.agent.containers.logs import LogPages, Logs, LogService
-from hrm.agent.gpu.sockets import GpuSockets
 from hrm.config import AgentSettings
 from hrm.connections import ConnectionWatch
 from hrm.errors import Unavailable
 from hrm.identity.registry import NodeAuthority
-from hrm.pipelines.agent.gpu_claims import GpuClaims
-from hrm.pipelines.agent.gpu_service import GpuService
 from hrm.tls_server import ServerTls, listen
-from hrm.v1 import node_pb2_grpc, pipeline_pb2_grpc
+from hrm.v1 import node_pb2_grpc
 
 __all__ = ["serve"]
 
@@ -32,14 +28,11 @@ async def serve(
     settings: AgentSettings,
     authority: NodeAuthority,
     logs: Logs,
-    claims: GpuClaims | None,
     *,
-    sockets: GpuSockets,
     secure: ServerTls | None,
 ) -> str:
     """Serve until ``stack`` closes; returns the endpoint to report to the master. Sets the address
-    of the pages in ``logs``. ``sockets``: for GPUs. ``secure``: the TLS of connections over the
-    network, None: clear text.
+    of the pages in ``logs``. ``secure``: the TLS of connections over the network, None: clear text.
 
     Raises:
         InvalidConfig: clear text is not allowed at its address.
@@ -53,11 +46,6 @@ async def serve(
         watch=watch,
     )
     node_pb2_grpc.add_AgentServiceServicer_to_server(LogService(logs), server)
-    if claims is not None:
-        gpus = GpuService(claims)
-        pipeline_pb2_grpc.add_GpuServiceServicer_to_server(gpus, server)
-        await sockets.serve(gpus)
-        stack.push_async_callback(sockets.close)
     wanted = f"{settings.host}:{settings.port}"
     port = listen(server, wanted, secure, allow_clear_text=settings.allow_clear_text)
     await server.start()

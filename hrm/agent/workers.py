@@ -13,6 +13,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from hrm.agent.drivers.driver_process import TOKEN_FILE
 from hrm.config import AgentSettings
 from hrm.core.vocabulary.model import ContainerSpec, Gpu, NodeName
 from hrm.errors import LaunchFailed
@@ -22,7 +23,6 @@ from hrm.tls import CA_FILE, ca_file, read_ca
 __all__ = ["worker_launch"]
 
 DOCUMENT_FILE = "worker.json"
-TOKEN_FILE = "token"  # nosec B105 # noqa: S105 - a name
 _INHERITED = (
     *("HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "LD_LIBRARY_PATH"),
     *("PATH", "PYTHONPATH"),

@@ -49,8 +49,8 @@ def show(
     if not response.policies and output is Output.TABLE:
         console.note(
             "no learned policy is in use, by the master or by a node; to use one, set "
-            "pipeline_policy of the master (ldwp, ldwp-set) or of agents (iawp); to train one: "
-            "hrm policy train"
+            "pipeline_policy of the master (ldwp, ldwp-set) or of agents (iawp), or, for "
+            "containers, placement_candidate of the master; to train one: hrm policy train"
         )
     queries.show(response, output, lambda _: policies_view(response))
 
@@ -163,8 +163,9 @@ def policy_view(policy: policy_pb2.LearnedPolicy) -> RenderableType:
     from rich.console import Group
 
     where = f"node {plain(policy.node)}" if policy.node else plain(policy.kind)
+    made_of = "from" if policy.kind == "placement" else "with model"
     lines = [
-        f"[bold]{plain(policy.policy)}[/] ({where}) is {plain(policy.mode)}, with model "
+        f"[bold]{plain(policy.policy)}[/] ({where}) is {plain(policy.mode)}, {made_of} "
         f"{plain(policy.model)}; else {plain(policy.heuristic)} decides",
         f"  {policy.asked} decisions requested, {policy.learned} made, {policy.shadowed} in shadow "
         f"({_share(policy.agreed, policy.shadowed)} agreed)",
@@ -181,7 +182,9 @@ def policy_view(policy: policy_pb2.LearnedPolicy) -> RenderableType:
             f"  decides in {1e3 * policy.seconds_p50:.2f} ms (p50), "
             f"{1e3 * policy.seconds_p99:.2f} ms (p99)"
         )
-    if policy.HasField("ratio_p95") and policy.HasField("reference_p95"):
+    if policy.kind == "placement":
+        lines.append(_fared(policy))
+    elif policy.HasField("ratio_p95") and policy.HasField("reference_p95"):
         lines.append(
             f"  response over expectation, p95: {policy.ratio_p95:.2f}; "
             f"{plain(policy.heuristic)}'s: {policy.reference_p95:.2f}"
@@ -190,6 +193,20 @@ def policy_view(policy: policy_pb2.LearnedPolicy) -> RenderableType:
         ago_s = max(0.0, time.time() - policy.rolled_back_at_s)
         lines.append(f"  [red]rolled back {ago_s:.0f} s ago[/]")
     return Group(*lines)
+
+
+def _fared(policy: policy_pb2.LearnedPolicy) -> str:
+    """How containers fared that each of the two has placed."""
+
+    def side(name: str, many: int, numbers: str) -> str:
+        mean, p95 = numbers + "_mean", numbers + "_p95"
+        known = policy.HasField(mean) and policy.HasField(p95)
+        ratios = f"{getattr(policy, mean):.2f}, p95 {getattr(policy, p95):.2f}" if known else "-"
+        return f"{ratios} ({many} by {plain(name)})"
+
+    candidate = side(policy.policy, policy.compared, "ratio")
+    heuristic = side(policy.heuristic, policy.reference_compared, "reference")
+    return f"  containers' wait over expectation, mean: {candidate}; {heuristic}"
 
 
 def ordered_view(policy: policy_pb2.LearnedPolicy) -> RenderableType:
@@ -206,7 +223,9 @@ def ordered_view(policy: policy_pb2.LearnedPolicy) -> RenderableType:
 
 def shadow_view(response: policy_pb2.ShowPoliciesResponse) -> RenderableType:
     """Decisions in shadow mode, latest last."""
-    table = console.table("TASK", "SAME", "DONE", "LEARNED")
+    places = {policy.kind == "placement" for policy in response.policies}
+    first = "APPLICATION" if places == {True} else "TASK"
+    table = console.table(first, "SAME", "DONE", "LEARNED")
     for policy in response.policies:
         for record in policy.records:
             learned = plain(record.learned) if record.learned else f"- ({plain(record.reason)})"

@@ -17,6 +17,7 @@ from rich.table import Table
 from hrm import text
 from hrm.cli import console
 from hrm.cli.console import plain
+from hrm.core.vocabulary.model import WORKLOAD_PREFIX
 from hrm.v1 import common_pb2
 
 if TYPE_CHECKING:
@@ -326,6 +327,10 @@ def application_view(app: admin_pb2.Application) -> RenderableType:
         driver = f"number {app.submission_attempt} of {app.submission_id}; "
         driver += f"its log: hrm app logs {app.application_id} --executor driver"
     rows["driver"] = plain(driver)
+    if app.application_id.startswith(WORKLOAD_PREFIX):
+        for name in ("Spark", "gang start", "streams"):
+            del rows[name]
+        rows["driver"] = "the master; its tasks: hrm pipeline list"
     if app.hidden:
         return _facts(_without_hidden(app, rows))
     facts = _facts(rows)

@@ -338,19 +338,6 @@ class AgentSettings(ServerSettings):
         "idle, after 60 s in any case, at a low priority; 0: at once, at the priority of the agent",
     )
 
-    pipeline_gpus: int = Field(
-        default=0,
-        ge=0,
-        le=1024,
-        description="of the GPUs, how many, the last ones, are for programs that request one from "
-        "the agent, and not for containers",
-    )
-    gpu_claims_per_user: int = Field(
-        default=128,
-        ge=1,
-        description="claims that programs of one user may have on those GPUs at a time, granted or "
-        "waiting, where containers run as their submitters; all users together: 256",
-    )
     pipeline_policy: str = Field(
         default="mct",
         min_length=1,

@@ -51,6 +51,11 @@ class MasterSettings(ServerSettings):
         default=SCHEDULERS, ge=1, le=256, description="parallel schedulers in the master"
     )
     placement_policy: PlacementPolicy = DEFAULT_POLICY
+    placement_candidate: str = Field(
+        default="",
+        description="another placement policy, to be tried out next to placement_policy: it begins "
+        "in shadow, `hrm policy set` lets it place, `hrm policy show` compares; empty: none",
+    )
 
     heartbeat_interval_s: float = Field(
         default=BOUNDS.heartbeat_interval_s,

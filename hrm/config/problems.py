@@ -23,18 +23,20 @@ TABLES = ("master", "agent", "scheduler")
 QUEUE_TABLES = ("queues", "queue_rules")
 """What ``hrm.config.queues`` reads."""
 
-NOT_SETTINGS = frozenset({"HRM_AGENT_SOCKET"})
-"""Variables with a daemon's prefix that HRM itself sets: containers have them, and so has an agent
-that a container starts."""
-
 _OF_ONE_POOL = (
     "nothing is set aside for pipelines any more: their workers are containers on all nodes; to "
     "guarantee them cores, give them a queue (hrm queue create root.pipelines --guaranteed "
     'cores=8, then Client(queue="root.pipelines"))'
 )
+_OWN_PART = (
+    "programs use the part of a GPU that their container was requested with; request one "
+    "(spark.hrm.executor.gpu.memory)"
+)
 FORMER: Mapping[tuple[str, str], str] = {
     ("agent", "pipeline_cores"): _OF_ONE_POOL,
     ("agent", "pipeline_memory_mib"): _OF_ONE_POOL,
+    ("agent", "pipeline_gpus"): _OWN_PART,
+    ("agent", "gpu_claims_per_user"): _OWN_PART,
 }
 """Settings that there were, by table and name, and what to write instead."""
 
@@ -77,7 +79,6 @@ def unknown_variables(
         for variable in environment
         if (upper := variable.upper()).startswith(prefix)
         and upper.removeprefix(prefix) not in known
-        and upper not in NOT_SETTINGS
     ]
     former = [x for x in unknown if (table, x.upper().removeprefix(prefix).lower()) in FORMER]
     unknown = [x for x in unknown if x not in former]

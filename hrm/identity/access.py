@@ -93,7 +93,6 @@ _BY_SERVICE: dict[str, dict[str, AccessRule]] = {
         "List": _read(_PEOPLE | _DRIVER),
         "Connect": _read(_DRIVER, "register.capacity.node"),
     },
-    "hrm.v1.GpuService": {"Acquire": _read(_DRIVER)},
     "hrm.v1.PolicyService": {
         "ShowPolicies": _read(_PEOPLE, "policy"),
         "SetPolicyMode": _change(_OPERATES, "policy"),

@@ -40,6 +40,7 @@ from hrm.master.interpreter import Interpreter
 from hrm.master.journal import Journal
 from hrm.master.node_service import NodeService
 from hrm.master.owners import Owners
+from hrm.master.placement_candidate import with_candidate
 from hrm.master.policy_service import PolicyService, load_modes, save_modes
 from hrm.master.queue_service import QueueService, statuses
 from hrm.master.scheduler_service import SharedStateService, add_to_server
@@ -198,12 +199,12 @@ async def _serve(
     own_limits = _own_limits(settings)
     server, address = _listening(settings, registry, secure, watch, audit, own_limits)
     loop = asyncio.get_running_loop()
-    core = _core(settings, known, journal, epoch)
+    state_dir = settings.state_dir
+    guards = GuardRegistry(load_modes(state_dir), keep=lambda modes: save_modes(state_dir, modes))
+    core = _core(settings, known, journal, epoch, guards)
     master = Interpreter(core, store, journal)
     if queues.specs:
         store.put_queues(core.queues.tree.stated)
-    state_dir = settings.state_dir
-    guards = GuardRegistry(load_modes(state_dir), keep=lambda modes: save_modes(state_dir, modes))
     pipelines = PipelineTasks(
         settings,
         master,
@@ -243,16 +244,22 @@ async def _serve(
 
 
 def _core(
-    settings: MasterSettings, known: dict[str, Any], journal: Journal, epoch: int
+    settings: MasterSettings,
+    known: dict[str, Any],
+    journal: Journal,
+    epoch: int,
+    guards: GuardRegistry,
 ) -> MasterCore:
+    in_force = [
+        policies.load(settings.placement_policy, index) for index in range(settings.schedulers)
+    ]
+    placement, watch = with_candidate(settings, in_force, journal.watch, guards)
     core = MasterCore(
         epoch=epoch,
-        policies=[
-            policies.load(settings.placement_policy, index) for index in range(settings.schedulers)
-        ],
+        policies=placement,
         bounds=bounds_of(settings),
         now=clock.now(),
-        watch=journal.watch,
+        watch=watch,
         epoch_id=secrets.token_hex(8),
         division=divider(settings.platform_division, settings.platform_affinity),
         **known,
@@ -411,6 +418,11 @@ async def _add_services(
     queues_pb2_grpc.add_QueueServiceServicer_to_server(
         QueueService(master, owners, queues.names), server
     )
+    await _describe_services(server)
+
+
+async def _describe_services(server: grpc.aio.Server) -> None:
+    """Health checks and reflection."""
     names = [f"hrm.v1.{name}" for name in SERVICES]
     checker = health_aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(checker, server)

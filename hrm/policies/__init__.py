@@ -15,7 +15,7 @@ from hrm.errors import InvalidConfig
 if TYPE_CHECKING:
     from hrm.core.scheduling.scheduler import PlacementPolicy
 
-__all__ = ["GROUP", "known", "load"]
+__all__ = ["GROUP", "known", "load", "origin"]
 
 GROUP = "hrm.policies"
 
@@ -25,20 +25,29 @@ def known() -> list[str]:
     return sorted({point.name for point in entry_points(group=GROUP)})
 
 
-def load(name: str, index: int = 0) -> PlacementPolicy:
-    """The placement policy ``name`` for scheduler number ``index``.
+def origin(name: str, setting: str = "placement_policy") -> str:
+    """Where the placement policy ``name`` comes from; nothing of its package is imported.
+
+    Raises:
+        InvalidConfig: no package provides it, or two do; ``setting`` is what names it.
+    """
+    return _origin(_find(name, setting))
+
+
+def load(name: str, index: int = 0, setting: str = "placement_policy") -> PlacementPolicy:
+    """The placement policy ``name``, which ``setting`` names, for scheduler number ``index``.
 
     Raises:
         InvalidConfig: no package provides it, two do, or it does not load; with the cause.
     """
-    point = _find(name)
+    point = _find(name, setting)
     label = f"placement policy {name!r} ({_origin(point)})"
     try:
         policy = point.load()(index)
     except Exception as error:
         raise InvalidConfig(
             f"{label} cannot be loaded: {type(error).__name__}: {error}; mend or reinstall its "
-            f"package, or choose another placement_policy: {_names()}"
+            f"package, or choose another {setting}: {_names()}"
         ) from error
     if not callable(getattr(policy, "place", None)) or not isinstance(
         getattr(policy, "name", None), str
@@ -51,12 +60,12 @@ def load(name: str, index: int = 0) -> PlacementPolicy:
     return loaded
 
 
-def _find(name: str) -> EntryPoint:
+def _find(name: str, setting: str) -> EntryPoint:
     # Of one package that is found twice on the path, importlib returns the first one only.
     points = {point.value: point for point in entry_points(group=GROUP, name=name)}
     if not points:
         raise InvalidConfig(
-            f"no placement policy is called {name!r}; set placement_policy in hrm.toml [master] "
+            f"no placement policy is called {name!r}; set {setting} in hrm.toml [master] "
             f"to one of: {_names()}"
         )
     if len(points) > 1:

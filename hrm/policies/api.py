@@ -13,6 +13,7 @@ from hrm.core.scheduling.co_running import CoRunning, Tenant, UnknownCoRunning
 from hrm.core.scheduling.scheduler import Placement, PlacementPolicy
 from hrm.core.vocabulary.feasibility import Column, Vector
 from hrm.core.vocabulary.model import WorkloadClass
+from hrm.policies.guard import Doubt, Reason
 from hrm.policies.placement_helpers import (
     by_score,
     first_row,
@@ -31,9 +32,11 @@ __all__ = [
     "ClusterView",
     "CoRunning",
     "Column",
+    "Doubt",
     "Entry",
     "Placement",
     "PlacementPolicy",
+    "Reason",
     "Tenant",
     "UnknownCoRunning",
     "Vector",

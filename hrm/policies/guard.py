@@ -15,9 +15,10 @@ where the 95th percentile of that ratio is worse by 10 % than that of the heuris
 10 minutes, the mode falls back to ``shadow``, and stays there over a restart.
 
 Nothing here knows tasks, nodes or networks, reads a clock or draws at random: questions ``V``,
-decisions ``D`` and both times are the caller's (``hrm.pipelines.policies.cluster.guarded``,
-``hrm.pipelines.policies.corun.guarded``). A decision may begin one thing, known by the question's
-key, or several, which the caller names one by one (``expect``).
+decisions ``D`` and both times are the caller's (``hrm.policies.guarded``,
+``hrm.pipelines.policies.cluster.guarded``, ``hrm.pipelines.policies.corun.guarded``). A decision
+may begin one thing, known by the question's key, or several, which the caller names one by one
+(``expect``).
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 
-from hrm.errors import InvalidRequest, NotFound
+from hrm.errors import InvalidConfig, InvalidRequest, NotFound
 
 __all__ = [
     "Decided",
@@ -96,6 +97,9 @@ class Reason(enum.Enum):
     SCHEMA = "schema"
     STALE = "stale-snapshot"
     INFEASIBLE = "infeasible"
+    SHAPE = "wrong-shape"
+    UNPLACED = "unplaced"
+    NOT_LOADED = "not-loaded"
     FAULT = "fault"
     WATCHDOG = "watchdog"
 
@@ -191,6 +195,12 @@ class GuardStatus:
     ratio_p95: float
     """Response over the heuristic's expectation, of what the learned policy decided; NaN: few."""
     reference_p95: float
+    ratio_mean: float
+    """The means of the same ratios; NaN: few."""
+    reference_mean: float
+    compared: int
+    """Ends of which the ratio is known, of what the learned policy decided."""
+    reference_compared: int
     rolled_back_at: float | None
     last: str
     """The last fallback or rollback, as text."""
@@ -205,12 +215,16 @@ class Watchdog:
         self._learned: deque[tuple[float, float]] = deque(maxlen=bounds.samples_max)
         self._reference: deque[float] = deque(maxlen=bounds.samples_max)
         self._bad_since: float | None = None
+        self.compared = self.reference_compared = 0
+        """Ends that were taken in: of the learned policy's, and of the heuristic's."""
 
     def observed(self, now: float, ratio: float, *, learned: bool) -> bool:
         """Take in one end; true: the learned policy has been worse for too long."""
         if not learned:
+            self.reference_compared += 1
             self._reference.append(ratio)
             return False
+        self.compared += 1
         self._learned.append((now, ratio))
         ratio_p95, reference_p95 = self.p95(now)
         # Comparisons with NaN, of too few samples, are false.
@@ -223,14 +237,23 @@ class Watchdog:
 
     def p95(self, now: float) -> tuple[float, float]:
         """The 95th percentiles, of the learned policy's lately and of the heuristic's; NaN: few."""
-        while self._learned and self._learned[0][0] < now - self._bounds.watch_s:
-            self._learned.popleft()
-        sides = ([ratio for _, ratio in self._learned], list(self._reference))
-        few = self._bounds.samples_min
         ours, theirs = (
-            float(np.percentile(side, 95)) if len(side) >= few else math.nan for side in sides
+            float(np.percentile(side, 95)) if side else math.nan for side in self._sides(now)
         )
         return ours, theirs
+
+    def means(self, now: float) -> tuple[float, float]:
+        """The means of the same."""
+        ours, theirs = (float(np.mean(side)) if side else math.nan for side in self._sides(now))
+        return ours, theirs
+
+    def _sides(self, now: float) -> tuple[list[float], list[float]]:
+        """The ratios of both that are compared; none where there are few."""
+        while self._learned and self._learned[0][0] < now - self._bounds.watch_s:
+            self._learned.popleft()
+        few = self._bounds.samples_min
+        ours = [ratio for _, ratio in self._learned] if len(self._learned) >= few else []
+        return ours, list(self._reference) if self.has_reference else []
 
     @property
     def has_reference(self) -> bool:
@@ -258,9 +281,12 @@ class PolicyGuard(Generic[V, D]):
     Args:
         policy, kind, heuristic, model, schema: names, for people.
         learned: decides, or raises ``Doubt``; any other exception counts as a doubt, too.
-        fallback: always decides.
+        fallback: always decides, before ``learned`` is called.
         clock_s: seconds that pass while ``learned`` works. ``time.thread_time`` charges it only
             with its own work; a simulator passes a clock of its own.
+        check: raises ``Doubt`` where a decision of ``learned`` that came in time must not count;
+            its own time does not count.
+        budget_s: of a question, where that is not the one of ``bounds``.
     """
 
     def __init__(
@@ -276,6 +302,8 @@ class PolicyGuard(Generic[V, D]):
         clock_s: Callable[[], float],
         mode: GuardMode = GuardMode.SHADOW,
         bounds: GuardBounds | None = None,
+        check: Callable[[V, D], None] | None = None,
+        budget_s: Callable[[V], float] | None = None,
     ) -> None:
         self.policy = policy
         self.kind = kind
@@ -286,6 +314,8 @@ class PolicyGuard(Generic[V, D]):
         self._learned = learned
         self._fallback = fallback
         self._clock_s = clock_s
+        self._check = check
+        self._budget_s = budget_s
         self._mode = mode
         self._counters = _Counters()
         self._strikes = 0
@@ -371,6 +401,7 @@ class PolicyGuard(Generic[V, D]):
         counters = self._counters
         p50, p99 = np.percentile(self._seconds, (50, 99)) if self._seconds else (math.nan, math.nan)
         ratio_p95, reference_p95 = self._watchdog.p95(now)
+        ratio_mean, reference_mean = self._watchdog.means(now)
         is_open = self._breaker_until is not None and now < self._breaker_until
         return GuardStatus(
             policy=self.policy,
@@ -389,6 +420,10 @@ class PolicyGuard(Generic[V, D]):
             seconds_p99=float(p99),
             ratio_p95=ratio_p95,
             reference_p95=reference_p95,
+            ratio_mean=ratio_mean,
+            reference_mean=reference_mean,
+            compared=self._watchdog.compared,
+            reference_compared=self._watchdog.reference_compared,
             rolled_back_at=self._rolled_back_at,
             last=self._last,
             records=tuple(self._records),
@@ -416,15 +451,17 @@ class PolicyGuard(Generic[V, D]):
         finally:
             took_s = self._clock_s() - started_s
             self._seconds.append(took_s)
-        if took_s <= self.bounds.budget_s:
+        budget_s = self.bounds.budget_s if self._budget_s is None else self._budget_s(view)
+        if took_s <= budget_s:
             self._strikes = 0
+            if self._check is not None:
+                self._check(view, recommendation.decision)
             return recommendation
         self._strikes += 1
         if self._strikes >= self.bounds.strikes:
             self._strikes = 0
             self._breaker_until = now + self.bounds.breaker_s
-        budget_ms = 1e3 * self.bounds.budget_s
-        raise Doubt(Reason.BUDGET, f"it took {1e3 * took_s:.2f} ms of {budget_ms:g} ms")
+        raise Doubt(Reason.BUDGET, f"it took {1e3 * took_s:.2f} ms of {1e3 * budget_s:g} ms")
 
     def _record(
         self,
@@ -496,7 +533,17 @@ class GuardRegistry:
         self.modes: dict[str, GuardMode] = dict(modes or {})
 
     def add(self, guard: PolicyGuard[V, D]) -> None:
-        """Let ``guard`` serve its policy from now on, in the mode that was set for it."""
+        """Let ``guard`` serve its policy from now on, in the mode that was set for it.
+
+        Raises:
+            InvalidConfig: a policy of another kind has its name, and modes are set by name.
+        """
+        other = self._guards.get(guard.policy)
+        if other is not None and other.kind != guard.kind:
+            raise InvalidConfig(
+                f"two policies are called {guard.policy!r}, for {other.kind} and for {guard.kind}, "
+                f"and hrm policy set could not keep them apart; name another one in hrm.toml"
+            )
         held: PolicyGuard[object, object] = guard  # type: ignore[assignment]  # never asked to decide here
         self._guards[guard.policy] = held
         guard.on_roll_back = partial(self._rolled_back, guard.policy)
@@ -522,7 +569,7 @@ class GuardRegistry:
             names = ", ".join(sorted(self._guards)) or "none"
             raise NotFound(
                 f"no learned policy {policy!r} is in use by this master; in use: {names}. Which "
-                f"one places pipeline tasks is set in hrm.toml"
+                f"ones place pipeline tasks and containers is set in hrm.toml"
             )
         self._guards[policy].set_mode(mode)
         self.modes[policy] = mode

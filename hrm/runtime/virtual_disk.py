@@ -13,6 +13,7 @@ from hrm.core.tenancy.queue_rules import QueueRule
 from hrm.core.tenancy.queue_spec import QueueSpec
 from hrm.core.tenancy.queue_tree import QueueTree
 from hrm.core.vocabulary.bounds import Bounds
+from hrm.core.vocabulary.event_table import Watch
 from hrm.core.vocabulary.learned_classes import LearnedClass, LearnedClassKey
 from hrm.core.vocabulary.model import ApplicationId, NodeName
 from hrm.core.vocabulary.records import ApplicationRecord
@@ -22,7 +23,8 @@ __all__ = ["VirtualDisk"]
 
 
 class VirtualDisk:
-    """``queues``: those that are stated; ``queue_rules`` are not written, but of a file.
+    """``queues``: those that are stated; ``queue_rules`` are not written, but of a file;
+    ``others``: records of what the core of the master does not know, by name.
 
     Writes are done in order. Each takes ``write_s``, or until ``slow_until_s`` it takes
     ``slow_write_s``; until ``full_until_s`` none is done."""
@@ -36,6 +38,7 @@ class VirtualDisk:
         self.run_times: dict[RunTimeKey, RunTime] = {}
         self.learned_classes: dict[LearnedClassKey, LearnedClass] = {}
         self.submissions: dict[str, SubmissionRecord] = {}
+        self.others: dict[str, object] = {}
         self.queues: tuple[QueueSpec, ...] = ()
         self.queue_rules: tuple[QueueRule, ...] = ()
         self.slow_until_s = 0.0
@@ -50,6 +53,7 @@ class VirtualDisk:
         copy.drains, copy.run_times = dict(self.drains), dict(self.run_times)
         copy.learned_classes = dict(self.learned_classes)
         copy.submissions = dict(self.submissions)
+        copy.others = dict(self.others)
         copy.queues, copy.queue_rules = self.queues, self.queue_rules
         return copy
 
@@ -60,6 +64,7 @@ class VirtualDisk:
         now: float,
         epoch_id: str = "",
         division: PlatformDivision | None = None,
+        watch: Watch | None = None,
     ) -> MasterCore:
         """A master that begins with these records, under the next epoch."""
         self.epoch += 1
@@ -73,6 +78,7 @@ class VirtualDisk:
             run_times=list(self.run_times.values()),
             learned_classes=list(self.learned_classes.values()),
             now=now,
+            watch=watch,
             epoch_id=epoch_id,
             queues=QueueTree.of(self.queues),
             queue_rules=self.queue_rules,

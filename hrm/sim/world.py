@@ -23,6 +23,7 @@ from hrm.sim.actors.administrator import QueuesAdministrator
 from hrm.sim.actors.driver import Driver
 from hrm.sim.actors.machine_actor import MachineActor
 from hrm.sim.actors.master import MasterProcess
+from hrm.sim.actors.pipeline_clients import PipelineClients
 from hrm.sim.actors.scheduler_process import RemoteSchedulerProcess
 from hrm.sim.actors.sleepers import MASTER, ProcessClock, Sleepers
 from hrm.sim.actors.submitters import Submitters
@@ -67,7 +68,9 @@ class World:
         self.gone: set[str] = set()
         self.faults_stopped = False
         self.network = Network(self.clock, source(plan.seed, "network"), plan.rates, self.sleepers)
+        self.begin_s = self.clock.now
         self.submitters = Submitters(self)
+        self.pipelines = PipelineClients(self)
         self.administrator = QueuesAdministrator(self)
         self.master = MasterProcess(self)
         self.master.start()
@@ -78,9 +81,8 @@ class World:
         self.remote_schedulers = [RemoteSchedulerProcess(self, remote) for remote in plan.remotes]
         for outside in self.remote_schedulers:
             outside.start()
-        self._begin_s = self.clock.now
         if not plan.faults and not any(plan.rates.values()):
-            self.oracle.quiet_since_s = self._begin_s
+            self.oracle.quiet_since_s = self.begin_s
         self._backup: VirtualDisk | None = None
         self._strikes: dict[str, Callable[[TimedFault], bool]] = {
             "partition": self._partition,
@@ -110,17 +112,18 @@ class World:
             "revocation": self._revocation,
         }
         for fault in plan.faults:
-            self.clock.at(self._begin_s + fault.at_s, self._strike, fault)
+            self.clock.at(self.begin_s + fault.at_s, self._strike, fault)
             if fault.kind == "old-store":
-                self.clock.at(self._begin_s + fault.at_s * fault.pick, self._back_up)
+                self.clock.at(self.begin_s + fault.at_s * fault.pick, self._back_up)
 
     def run(self) -> None:
-        horizon_s = self._begin_s + self.plan.horizon_s
+        horizon_s = self.begin_s + self.plan.horizon_s
         self._live_until(horizon_s)
         if self.oracle.found:
             return
         self._stop_faults()
-        quiet_s = QUIET_S + (_TURN_S * len(self.plan.applications) if self.plan.queues else 0.0)
+        turns = len(self.plan.applications) + len(self.plan.pipelines)
+        quiet_s = QUIET_S + (_TURN_S * turns if self.plan.queues else 0.0)
         end_s = self.clock.now + quiet_s
         while not self.oracle.found:
             check_period_s = self.clock.now + _CHECK_PERIOD_S
@@ -152,6 +155,8 @@ class World:
         units = [unit for node in core.master_state.nodes.values() for unit in node.units]
         driver = next((d for d in self.drivers if d.application_id == command.application_id), None)
         name, could = self.submitters.refused(command.application_id, units)
+        if not name:
+            name, could = self.pipelines.refused(command.application_id, units)
         if driver is not None:
             is_other = command.notice.resource_profile_id > 0
             nodes = core.master_state.nodes
@@ -183,6 +188,7 @@ class World:
     def _left(self) -> list[str]:
         left = [f"driver {d.name} is not done" for d in self.drivers if not d.outcome]
         left += self.submitters.left()
+        left += self.pipelines.left()
         if left:
             return left
         if self.master.core is None:
@@ -195,6 +201,7 @@ class World:
     def _check_outcomes(self) -> None:
         """All have ended; each that failed must have had a reason."""
         self.submitters.check_outcome()
+        self.pipelines.check_outcomes()
         injected = self.network.injected
         for driver in self.drivers:
             why = driver.outcome
@@ -207,7 +214,7 @@ class World:
                 or ("no such application" in why and self._could_be_forgotten(driver))
                 or ("did not come back within" in why and self._could_be_away(driver))
                 or (why == "the master cannot be reached" and self._could_be_away(driver))
-                or ("there is no queue" in why and self._could_lack_its_queue())
+                or ("there is no queue" in why and self.could_lack_its_queue())
             )
             if not excused:
                 self.oracle.violated(f"{driver.name} fits, and failed without need: {why}")
@@ -219,7 +226,7 @@ class World:
         away = any(injected[x] for x in _SILENT)
         return (slept or away) and (injected["lost-store"] + injected["old-store"]) > 0
 
-    def _could_lack_its_queue(self) -> bool:
+    def could_lack_its_queue(self) -> bool:
         """May its queue have been removed before it came, or have been lost with a store?"""
         injected = self.network.injected
         is_lost = (injected["lost-store"] + injected["old-store"]) > 0
@@ -321,6 +328,7 @@ class World:
     def _partition(self, fault: TimedFault) -> bool:
         names = [m.name for m in self.machines] + [d.name for d in self.drivers]
         names += [outside.name for outside in self.remote_schedulers]
+        names += [worker.name for worker in self.pipelines.workers()]
         chosen = [names[int(fault.pick * len(names))]]
         if fault.pick > 0.7:
             chosen = [name for name in names if self.chance.random() < 0.5]
@@ -361,6 +369,8 @@ class World:
         every_unit = [unit for machine in self.machines for unit in machine.units]
         units = [unit for machine in rest for unit in machine.units]
         if not rest or not self.submitters.could_do_with(every_unit, units):
+            return False
+        if not self.pipelines.could_do_with(every_unit, units):
             return False
         if not all(self._could_do_with(driver.plan, rest) for driver in self.drivers):
             return False
@@ -409,6 +419,7 @@ class World:
         names += [x.name for x in self.remote_schedulers if x.up]
         names += [client.name for client in self.submitters.clients]
         names += [x.name for x in self._every_driver() if x.appmaster is not None]
+        names += [worker.name for worker in self.pipelines.workers()]
         which, for_s = int(fault.pick * (len(names) + len(runners))), 0.3 + 12.0 * fault.size
         if which >= len(names):
             runner = runners[which - len(names)]
@@ -467,6 +478,7 @@ class World:
             disk.queues = self.plan.queues
         self.master.disk = disk
         self.oracle.store_changed(self.master.disk.applications)
+        self.pipelines.store_changed()
         self.clock.after(0.1 + 4.0 * fault.size, self._restart_master)
         return True
 
@@ -489,6 +501,8 @@ class World:
         return driver is not None
 
     def _kill(self, fault: TimedFault) -> bool:
+        if fault.size < 0.5 and self.pipelines.kill(fault):
+            return True
         driver = self._driver(fault)
         if driver is None or not driver.application_id or self.master.core is None:
             return False

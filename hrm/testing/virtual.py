@@ -23,6 +23,7 @@ from hrm.core.tenancy.platform_division import PlatformDivision
 from hrm.core.tenancy.queue_rules import QueueRule
 from hrm.core.tenancy.queue_spec import QueueName, QueueSpec
 from hrm.core.vocabulary.bounds import PREEMPTION_GRACE_S, Bounds
+from hrm.core.vocabulary.event_table import Watch
 from hrm.core.vocabulary.model import (
     ApplicationId,
     ApplicationState,
@@ -137,6 +138,7 @@ class VirtualCluster:
 
     ``preemption_grace_s``: see ``NodeCore``; ``drain_s``: how long a preempted container takes to
     finish what it does. ``schedulers``: two, so that tests meet what several do to each other.
+    ``watch``: called with every change of the master's state.
 
     Attributes:
         notices: everything sent to each application.
@@ -157,6 +159,7 @@ class VirtualCluster:
         queues: Iterable[QueueSpec] = (),
         queue_rules: Iterable[QueueRule] = (),
         division: PlatformDivision | None = _DIVISION,
+        watch: Watch | None = None,
     ) -> None:
         self.clock = Clock(1000.0)
         self.preemption_grace_s = preemption_grace_s
@@ -176,6 +179,7 @@ class VirtualCluster:
         self._schedulers = schedulers
         self._policy = policy
         self._division = division
+        self._watch = watch
         self._calls = itertools.count(1)
         self.runtime = self._start_master()
         for each in nodes:
@@ -466,7 +470,9 @@ class VirtualCluster:
 
     def _start_master(self) -> _Master:
         policies = [self._policy(index) for index in range(self._schedulers)]
-        core = self.disk.next_master(policies, self.bounds, self.now, division=self._division)
+        core = self.disk.next_master(
+            policies, self.bounds, self.now, division=self._division, watch=self._watch
+        )
         return _Master(self, core)
 
     def _second(self) -> None:

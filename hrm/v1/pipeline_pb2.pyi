@@ -493,10 +493,20 @@ class MasterPipelineMessage(_message.Message):
     def __init__(self, registered: _Optional[_Union[PipelineNodeRegistered, _Mapping]] = ..., data: _Optional[_Union[PipelineData, _Mapping]] = ..., place: _Optional[_Union[PlacePipelineTask, _Mapping]] = ..., withdraw: _Optional[_Union[WithdrawPipelineTask, _Mapping]] = ..., acknowledge: _Optional[_Union[PipelineAttempt, _Mapping]] = ..., policy: _Optional[_Union[_policy_pb2.PolicyOrder, _Mapping]] = ...) -> None: ...
 
 class PipelineNodeRegistered(_message.Message):
-    __slots__ = ("heartbeat_interval_s",)
+    __slots__ = ("heartbeat_interval_s", "estimates")
     HEARTBEAT_INTERVAL_S_FIELD_NUMBER: _ClassVar[int]
+    ESTIMATES_FIELD_NUMBER: _ClassVar[int]
     heartbeat_interval_s: float
-    def __init__(self, heartbeat_interval_s: _Optional[float] = ...) -> None: ...
+    estimates: bytes
+    def __init__(self, heartbeat_interval_s: _Optional[float] = ..., estimates: _Optional[bytes] = ...) -> None: ...
+
+class PipelineCode(_message.Message):
+    __slots__ = ("raw", "files")
+    RAW_FIELD_NUMBER: _ClassVar[int]
+    FILES_FIELD_NUMBER: _ClassVar[int]
+    raw: bool
+    files: _containers.RepeatedCompositeFieldContainer[SourceFile]
+    def __init__(self, raw: bool = ..., files: _Optional[_Iterable[_Union[SourceFile, _Mapping]]] = ...) -> None: ...
 
 class StoredPipelineTask(_message.Message):
     __slots__ = ("request", "code", "application_id", "vcores", "memory_mib", "gpu_memory_mib", "submitted_at_s", "scope", "owner", "end")
@@ -555,27 +565,3 @@ class WithdrawPipelineTask(_message.Message):
     attempt: PipelineAttempt
     reason: str
     def __init__(self, attempt: _Optional[_Union[PipelineAttempt, _Mapping]] = ..., reason: _Optional[str] = ...) -> None: ...
-
-class AcquireGpuRequest(_message.Message):
-    __slots__ = ("kind", "gpu_memory_mib", "size_mb", "workload_class", "wait_s")
-    KIND_FIELD_NUMBER: _ClassVar[int]
-    GPU_MEMORY_MIB_FIELD_NUMBER: _ClassVar[int]
-    SIZE_MB_FIELD_NUMBER: _ClassVar[int]
-    WORKLOAD_CLASS_FIELD_NUMBER: _ClassVar[int]
-    WAIT_S_FIELD_NUMBER: _ClassVar[int]
-    kind: str
-    gpu_memory_mib: int
-    size_mb: float
-    workload_class: _common_pb2.WorkloadClass
-    wait_s: float
-    def __init__(self, kind: _Optional[str] = ..., gpu_memory_mib: _Optional[int] = ..., size_mb: _Optional[float] = ..., workload_class: _Optional[_Union[_common_pb2.WorkloadClass, str]] = ..., wait_s: _Optional[float] = ...) -> None: ...
-
-class GpuGrant(_message.Message):
-    __slots__ = ("index", "uuid", "declared")
-    INDEX_FIELD_NUMBER: _ClassVar[int]
-    UUID_FIELD_NUMBER: _ClassVar[int]
-    DECLARED_FIELD_NUMBER: _ClassVar[int]
-    index: int
-    uuid: str
-    declared: bool
-    def __init__(self, index: _Optional[int] = ..., uuid: _Optional[str] = ..., declared: bool = ...) -> None: ...

@@ -50,8 +50,8 @@ class PolicyServiceServicer(object):
     """Missing associated documentation comment in .proto file."""
 
     def ShowPolicies(self, request, context):
-        """The learned policies that this master and the nodes of pipelines have in use, each node's by itself, and the model
-        files that it could use.
+        """The learned policies that this master, candidates for placement among them, and the nodes of pipelines have in use,
+        each node's by itself, and the model files that it could use.
         NOT_FOUND: `policy` is named and none is called so.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

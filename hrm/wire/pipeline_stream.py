@@ -44,6 +44,7 @@ __all__ = [
     "from_row",
     "input_piece",
     "kept_code",
+    "kept_task",
     "order",
     "placement",
     "policy_order",
@@ -111,9 +112,19 @@ def submission(
     )
 
 
-def kept_code(files: Iterable[tuple[str, bytes]], *, raw: bool) -> pb.SubmitPipelineTaskRequest:
+def kept_code(files: Iterable[tuple[str, bytes]], *, raw: bool) -> pb.PipelineCode:
     """What is sent with a task besides its input, as the master keeps it."""
-    return pb.SubmitPipelineTaskRequest(raw=raw, files=source_files(files))
+    return pb.PipelineCode(raw=raw, files=source_files(files))
+
+
+def kept_task(task: TaskSpec, request: Mapping[str, Any], **said: Any) -> pb.StoredPipelineTask:
+    """A task as the master keeps it. ``request``: the fields of its submission that the task does
+    not have; ``said``: those of the record."""
+    return pb.StoredPipelineTask(
+        request=submission(pw.from_pipeline(task.pipeline), task, (), **request),
+        submitted_at_s=task.submitted_at_s,
+        **said,
+    )
 
 
 # --- from a node ----------------------------------------------------------------------------------
@@ -248,9 +259,11 @@ def to_proof(end: pb.PipelineTaskEnd) -> tuple[ResultFormat, bytes]:
 # --- from the master to a node --------------------------------------------------------------------
 
 
-def registered(heartbeat_interval_s: float) -> pb.MasterPipelineMessage:
-    """The first message of a master on a stream."""
-    hello = pb.PipelineNodeRegistered(heartbeat_interval_s=heartbeat_interval_s)
+def registered(heartbeat_interval_s: float, estimates: bytes = b"") -> pb.MasterPipelineMessage:
+    """The first message of a master on a stream. ``estimates``: of steps, as a file of them."""
+    hello = pb.PipelineNodeRegistered(
+        heartbeat_interval_s=heartbeat_interval_s, estimates=estimates
+    )
     return pb.MasterPipelineMessage(registered=hello)
 
 
@@ -303,7 +316,9 @@ def placement(report: m.ReportPlacement, node: str) -> pb.PipelineTaskUpdate:
     """Where a task is, or why it waits. ``node``: where its worker runs."""
     if report.node is None:
         return queued(report.message)
-    placed = pb.PipelinePlacement(node=node, attempt=report.attempt, why=report.message)
+    placed = pb.PipelinePlacement(
+        node=node, attempt=m.placement_number(report.attempt), why=report.message
+    )
     return pb.PipelineTaskUpdate(placed=placed)
 
 
@@ -327,7 +342,7 @@ def from_record(
         size_mb=spec.size_mb,
         submitted_at_s=spec.submitted_at_s,
         node=node,
-        attempt=record.attempt,
+        attempt=record.number,
         state=state,
         outcome=pw.from_outcome(record.outcome) if record.outcome else None,
         placed_by=record.placed_by,

@@ -27,7 +27,6 @@ from hrm.pipelines.core.model import (
     TaskSpec,
 )
 from hrm.pipelines.core.node_messages import (
-    GpuAsked,
     GpuCard,
     NodeCapacity,
     NodeLoad,
@@ -45,14 +44,12 @@ __all__ = [
     "attempt_of",
     "check_key",
     "from_capacity",
-    "from_claim",
     "from_load",
     "from_outcome",
     "from_pipeline",
     "from_result_format",
     "from_timing",
     "to_capacity",
-    "to_claim",
     "to_files",
     "to_load",
     "to_outcome",
@@ -322,43 +319,6 @@ def to_timing(message: pb.SubtaskTiming, task_id: TaskId) -> SubtaskTiming:
         placed_by=message.placed_by[:_TEXT_MAX],
         fallback=message.fallback[:_TEXT_MAX],
         **numbers,
-    )
-
-
-def to_claim(
-    message: pb.AcquireGpuRequest, holder: str, now: float
-) -> tuple[GpuAsked, float | None]:
-    """A claim on a share of a GPU, and how many seconds it may wait; None: without a limit.
-
-    Raises:
-        InvalidRequest: a field is malformed or out of range.
-    """
-    size_mb, wait_s = message.size_mb, message.wait_s
-    if message.gpu_memory_mib < 0 or not math.isfinite(size_mb) or size_mb < 0:
-        raise InvalidRequest("gpu_memory_mib and size_mb must be 0 or more")
-    workload = codec.to_class(message.workload_class, "workload_class")
-    asked = GpuAsked(
-        now=now,
-        holder=holder,
-        kind=codec.to_text(message.kind, "kind") or "gpu",
-        gpu_memory_mib=message.gpu_memory_mib,
-        size_mb=size_mb,
-        workload=workload or WorkloadClass.BATCH,
-    )
-    if not math.isfinite(wait_s) or wait_s < 0:
-        raise InvalidRequest("wait_s must be 0 or more")
-    return asked, wait_s or None
-
-
-def from_claim(
-    kind: str, gpu_memory_mib: int, size_mb: float, workload: WorkloadClass, wait_s: float
-) -> pb.AcquireGpuRequest:
-    return pb.AcquireGpuRequest(
-        kind=kind,
-        gpu_memory_mib=gpu_memory_mib,
-        size_mb=size_mb,
-        workload_class=codec.WORKLOAD_CLASS[workload],
-        wait_s=wait_s,
     )
 
 

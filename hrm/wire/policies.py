@@ -20,7 +20,9 @@ __all__ = ["from_file", "from_status", "order", "report_of", "to_report"]
 _REASONS_MAX = 64
 _TEXT_MAX = 500
 """Of a reason's text; longer ones are truncated, or a long error would end a node's stream."""
-_NUMBERS = ("seconds_p50", "seconds_p99", "ratio_p95", "reference_p95")
+_NUMBERS = (
+    "seconds_p50", "seconds_p99", "ratio_p95", "reference_p95", "ratio_mean", "reference_mean",
+)  # fmt: skip
 
 
 def from_status(status: GuardStatus, now: float, *, records: bool = False) -> pb.LearnedPolicy:
@@ -38,6 +40,8 @@ def from_status(status: GuardStatus, now: float, *, records: bool = False) -> pb
         agreed=status.agreed,
         fallbacks=status.fallbacks,
         last=status.last[:_TEXT_MAX],
+        compared=status.compared,
+        reference_compared=status.reference_compared,
     )
     for name in _NUMBERS:
         value = getattr(status, name)

@@ -1,4 +1,5 @@
-"""An agent like any other, whose containers run ``sh -c $COMMAND`` in place of a Spark executor.
+"""An agent like any other, whose containers run ``sh -c $COMMAND`` in place of a Spark executor;
+workers of pipelines are what they always are.
 
 Started as a process of its own, so that tests can kill it like a real one.
 """
@@ -10,14 +11,16 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import structlog
 
 from hrm import text
 from hrm.agent.daemon import run
+from hrm.agent.workers import worker_launch
 from hrm.config import AgentSettings
-from hrm.core.vocabulary.model import ContainerSpec, Gpu
+from hrm.core.vocabulary.model import ContainerSpec, Gpu, NodeName
 from hrm.spark.launch import Launch, gpu_environment
 from tests.agent import fake_nvml
 
@@ -29,6 +32,22 @@ def command_of(
     environment |= gpu_environment(spec, gpus)
     environment |= {"HRM_CONTAINER_ID": spec.container_id, "SPARK_LOG_URL_STDOUT": stdout}
     return Launch(argv=("sh", "-c", environment["COMMAND"]), environment=environment)
+
+
+def any_command_of(
+    settings: AgentSettings,
+    spec: ContainerSpec,
+    work_dir: Path,
+    stdout: str,
+    stderr: str,
+    gpus: Sequence[Gpu],
+) -> Launch:
+    if not spec.launch.worker:
+        return command_of(spec, work_dir, stdout, stderr, gpus)
+    node = NodeName(settings.name)
+    return worker_launch(
+        spec, settings=settings, work_dir=work_dir, node=node, gpus=gpus, platform=""
+    )
 
 
 def configure_logging() -> None:
@@ -53,4 +72,4 @@ if __name__ == "__main__":
     if fake_nvml.LOSE_VARIABLE in os.environ:
         fake_nvml.lose_while(Path(os.environ[fake_nvml.LOSE_VARIABLE]))
     settings = AgentSettings.model_validate_json(sys.argv[1])
-    sys.exit(asyncio.run(run(settings, command_of)))
+    sys.exit(asyncio.run(run(settings, partial(any_command_of, settings))))

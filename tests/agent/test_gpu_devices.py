@@ -39,8 +39,8 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def found(machine: Path, *asked_for: Gpu) -> GpuDevices:
-    return find_gpu_devices(GPUS, (), asked_for, machine / "devices", machine)
+def found(machine: Path) -> GpuDevices:
+    return find_gpu_devices(GPUS, (), machine / "devices", machine)
 
 
 def test_a_container_may_open_its_gpu_and_no_other(machine: Path) -> None:
@@ -64,15 +64,6 @@ def test_one_without_a_gpu_reaches_nothing_of_the_driver(machine: Path) -> None:
     )
 
 
-def test_what_programs_ask_the_agent_for_stays_open(machine: Path) -> None:
-    devices = found(machine, Gpu(index=2, memory_mib=1000))
-    assert devices.closed(()) == (
-        DeviceNumbers(195, 0),
-        DeviceNumbers(195, 2),
-        DeviceNumbers(195, 3),
-    )
-
-
 def test_a_driver_that_reports_no_minor_number_counts_from_zero(
     machine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -84,7 +75,7 @@ def test_a_driver_that_reports_no_minor_number_counts_from_zero(
 
 
 def test_a_machine_without_the_driver_has_nothing_to_close(tmp_path: Path) -> None:
-    devices = find_gpu_devices((), (), (), tmp_path / "absent", tmp_path)
+    devices = find_gpu_devices((), (), tmp_path / "absent", tmp_path)
     assert devices.closed(()) == ()
     assert devices.remark(Isolation()) == ""
 
@@ -104,4 +95,4 @@ def test_it_is_reported_where_nothing_closes_them(machine: Path) -> None:
 def test_a_declared_gpu_must_name_a_device(tmp_path: Path, path: str, why: str) -> None:
     declared = (DeclaredGpu(memory_mib=1, device=Path(path)),)
     with pytest.raises(InvalidConfig, match=why):
-        find_gpu_devices((), declared, (), tmp_path, tmp_path)
+        find_gpu_devices((), declared, tmp_path, tmp_path)

@@ -21,6 +21,14 @@ def example() -> pb.LearnedPolicy:
     )  # fmt: skip
 
 
+def candidate(**fields: Any) -> pb.LearnedPolicy:
+    """Of the placement of containers."""
+    return pb.LearnedPolicy(
+        policy="most-memory", kind="placement", heuristic="min-wait", model="lean:MostMemory",
+        mode="canary-10", asked=50, learned=5, compared=40, reference_compared=460, **fields,
+    )  # fmt: skip
+
+
 def _of_node(**fields: Any) -> pb.LearnedPolicy:
     return pb.LearnedPolicy(policy="iawp", kind="node", heuristic="pats", model="m", **fields)
 
@@ -31,6 +39,8 @@ class FakePolicies(policy_pb2_grpc.PolicyServiceServicer):
     def __init__(self) -> None:
         self.requests: list[Any] = []
         self.empty = False
+        self.one: pb.LearnedPolicy | None = None
+        """Shown instead of the example."""
         self.nodes: list[str] = []
         """Those that use ``iawp``; with some, there is no other policy."""
 
@@ -45,6 +55,8 @@ class FakePolicies(policy_pb2_grpc.PolicyServiceServicer):
         if self.nodes:
             reports = [_of_node(mode="shadow", node=name) for name in self.nodes]
             return pb.ShowPoliciesResponse(policies=reports)
+        if self.one is not None:
+            return pb.ShowPoliciesResponse(policies=[self.one])
         shown = example()
         if request.records:
             shown.records.add(key="task-1", heuristic="n1: first", learned="n2: Q 1", same=False)

@@ -38,7 +38,9 @@ VIEWS: dict[str, Callable[[], Any]] = {
     "policy shadow": lambda: policy.shadow_view(filled(policy_pb2.ShowPoliciesResponse)),
     "policy set": lambda: policy.ordered_view(filled(policy_pb2.LearnedPolicy)),
     "pipeline list": lambda: pipeline._tasks_table([filled(pipeline_pb2.PipelineTaskInfo)]),
-    "pipeline nodes": lambda: pipeline._nodes_table(filled(pipeline_pb2.ListPipelineTasksResponse)),
+    "pipeline workers": lambda: pipeline._workers_table(
+        filled(pipeline_pb2.ListPipelineTasksResponse)
+    ),
 }
 
 

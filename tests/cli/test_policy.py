@@ -13,7 +13,7 @@ from typer.testing import Result
 from hrm.pipelines.policies.cluster import load
 from hrm.policies import model_files
 from tests.cli.conftest import FakeMaster
-from tests.cli.fake_policies import FakePolicies
+from tests.cli.fake_policies import FakePolicies, candidate
 
 Run = Callable[..., Result]
 
@@ -101,3 +101,31 @@ def test_policies_of_nodes_stand_by_their_node(hrm: Run, policies: FakePolicies)
     assert "nodes report counters alone" in hrm("policy", "shadow", "iawp").stderr
     policies.nodes = [f"n{number}" for number in range(20)]
     assert "n7 and 12 more" in hrm("policy", "set", "iawp", "on").stdout
+
+
+def test_a_candidate_for_placement_is_compared_with_the_policy_in_force(
+    hrm: Run, policies: FakePolicies
+) -> None:
+    policies.one = candidate(ratio_mean=1.25, ratio_p95=3.5, reference_mean=1.0, reference_p95=2.0)
+    lines = hrm("policy", "show", "most-memory").stdout.splitlines()
+    assert lines[0].startswith("most-memory (placement) is canary-10, from lean:MostMemory; else")
+    assert "containers' wait over expectation, mean: 1.25, p95 3.50 (40 by most-memory);" in (
+        " ".join(line.strip() for line in lines)
+    )
+    assert "1.00, p95 2.00 (460 by min-wait)" in " ".join(line.strip() for line in lines)
+    policies.one = candidate(reference_mean=1.0, reference_p95=2.0)
+    assert "mean: - (40 by most-memory); 1.00, p95 2.00 (460" in " ".join(
+        line.strip() for line in hrm("policy", "show").stdout.splitlines()
+    )
+
+
+def test_what_a_candidate_would_have_placed_is_shown_by_application(
+    hrm: Run, policies: FakePolicies
+) -> None:
+    policies.one = candidate()
+    policies.one.records.add(
+        key="app-1-0001", heuristic="2 at n1/cpu", learned="2 at n2/cpu", same=False
+    )
+    lines = hrm("policy", "shadow", "most-memory").stdout.splitlines()
+    assert lines[0].split() == ["APPLICATION", "SAME", "DONE", "LEARNED"]
+    assert lines[1].split()[:5] == ["app-1-0001", "no", "2", "at", "n1/cpu"]

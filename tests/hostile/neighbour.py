@@ -5,7 +5,6 @@ request is cheap, so its wait is the wait of any caller of the daemon::
 
     python -m tests.hostile.neighbour status HOST:PORT TOKEN_FILE    GetCluster of a master
     python -m tests.hostile.neighbour log HOST:PORT TOKEN_FILE       a log that no agent has
-    python -m tests.hostile.neighbour gpu unix:PATH                  a refused share of a GPU
     python -m tests.hostile.neighbour page HOST:PORT                 a log page that is not there
 
 Each line of its output is a JSON list: when (monotonic), seconds, the status.
@@ -23,14 +22,7 @@ from pathlib import Path
 import grpc
 
 from hrm import rpc
-from hrm.v1 import (
-    admin_pb2,
-    admin_pb2_grpc,
-    node_pb2,
-    node_pb2_grpc,
-    pipeline_pb2,
-    pipeline_pb2_grpc,
-)
+from hrm.v1 import admin_pb2, admin_pb2_grpc, node_pb2, node_pb2_grpc
 
 PERIOD_S = 0.1
 LIMIT_S = 30.0
@@ -47,12 +39,6 @@ def _log(target: str, token_file: str) -> Callable[[], None]:
     stub = node_pb2_grpc.AgentServiceStub(channel)
     request = node_pb2.ReadLogRequest(container_id="no-such-container")
     return lambda: list(stub.ReadLog(request, timeout=LIMIT_S))  # type: ignore[return-value]
-
-
-def _gpu(target: str) -> Callable[[], None]:
-    stub = pipeline_pb2_grpc.GpuServiceStub(grpc.insecure_channel(target))
-    request = pipeline_pb2.AcquireGpuRequest(wait_s=-1.0)
-    return lambda: list(stub.Acquire(request, timeout=LIMIT_S))  # type: ignore[return-value]
 
 
 def _page(target: str) -> Callable[[], None]:
@@ -72,7 +58,7 @@ def _page(target: str) -> Callable[[], None]:
 
 
 KINDS: dict[str, Callable[..., Callable[[], None]]] = {
-    "status": _status, "log": _log, "gpu": _gpu, "page": _page,
+    "status": _status, "log": _log, "page": _page,
 }  # fmt: skip
 EXPECTED_CODES = ("NOT_FOUND", "INVALID_ARGUMENT")
 """Statuses of the correct replies to the probes."""

@@ -52,7 +52,7 @@ _OPTIONS = (
     ("grpc.max_reconnect_backoff_ms", 500),
     ("grpc.enable_http_proxy", 0),
 )
-_AGENT_SERVICES = ("AgentService", "GpuService")
+_AGENT_SERVICES = ("AgentService",)
 
 
 @dataclass(slots=True)
@@ -70,10 +70,7 @@ class Sent:
 def targets_of(cluster: Cluster, node: str = "node-1") -> dict[str, list[str]]:
     """The targets of each service: an agent's are listed by name, all others are at the master, so
     that a new one is covered automatically."""
-    work_dir = cluster.directory / node
-    sockets = [f"unix:{path}" for path in work_dir.glob("gpus.sock")]
-    agent = cluster.endpoint(node)
-    return {"": [cluster.address], "AgentService": [agent], "GpuService": [agent, *sockets]}
+    return {"": [cluster.address], "AgentService": [cluster.endpoint(node)]}
 
 
 @dataclass(slots=True)
@@ -318,7 +315,7 @@ def main(seed: int, first: int, count: int = 1) -> None:
     with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
         cluster = stack.enter_context(Cluster(Path(name)))
         cluster.start_master()
-        cluster.start_agent(pipeline_cores=1)
+        cluster.start_agent()
         application = stack.enter_context(Application(cluster.address, cluster.token))
         application.request("1")
         application.wait_running(1)

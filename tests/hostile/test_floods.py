@@ -13,7 +13,6 @@ from tests.hostile.cluster import Cluster, Daemon
 
 STATUS = "/hrm.v1.AdminService/GetCluster"
 LOG = "/hrm.v1.AgentService/ReadLog"
-GPU = "/hrm.v1.GpuService/Acquire"
 LONG_S = 6.0
 
 pytestmark = pytest.mark.hostile
@@ -33,7 +32,7 @@ class Port(NamedTuple):
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     with Cluster(tmp_path_factory.mktemp("floods")) as made:
         made.start_master()
-        made.start_agent(pipeline_cores=1)
+        made.start_agent()
         yield made
 
 
@@ -43,11 +42,8 @@ def port(cluster: Cluster, name: str) -> Port:
     if name == "master":
         probe = ("status", cluster.address, token_file)
         return Port(master, cluster.address, STATUS, cluster.token, probe)
-    if name == "agent":
-        target = cluster.endpoint()
-        return Port(agent, target, LOG, cluster.token, ("log", target, token_file))
-    target = f"unix:{cluster.directory / 'node-1' / 'gpus.sock'}"
-    return Port(agent, target, GPU, "", ("gpu", target))
+    target = cluster.endpoint()
+    return Port(agent, target, LOG, cluster.token, ("log", target, token_file))
 
 
 ENDLESS = Limits(growth_mib=400.0, latency_s=5.0)
@@ -67,12 +63,10 @@ def flood(
         assert tally.sent_bytes or tally.refused, "the attack did nothing"
 
 
-@pytest.mark.parametrize("name", ["master", "agent", "socket for GPUs"])
+@pytest.mark.parametrize("name", ["master", "agent"])
 @pytest.mark.parametrize("with_token", [False, True], ids=["stranger", "token"])
 def test_a_long_flood_of_resets(cluster: Cluster, name: str, with_token: bool) -> None:
     at = port(cluster, name)
-    if with_token and not at.token:
-        pytest.skip("the socket for GPUs asks for no token")
     words = f"HEADERS and RST_STREAM {'with' if with_token else 'without'} the token, {LONG_S:g} s"
     token = at.token if with_token else ""
     flood(at, "rapid_reset", words, seconds=LONG_S, path=at.path, token=token)

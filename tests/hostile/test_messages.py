@@ -34,7 +34,7 @@ GROWTH_MIB = 300.0
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
     with Cluster(tmp_path) as made:
         made.start_master()
-        made.start_agent(pipeline_cores=1, gpus=[{"memory_mib": 1024}], pipeline_gpus=1)
+        made.start_agent(gpus=[{"memory_mib": 1024}])
         made.start_scheduler()
         yield made
 

@@ -17,7 +17,7 @@ from tests.hostile.messages import methods
 from tests.hostile.send import RACE
 from tests.master.test_services import TIMEOUT_S, Running
 
-AGENT_SERVICES = ("AgentService", "GpuService")
+AGENT_SERVICES = ("AgentService",)
 PATHS = {
     f"/{method.containing_service.full_name}/{method.name}": method.containing_service.name
     for method in methods()

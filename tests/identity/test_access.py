@@ -56,7 +56,7 @@ def test_only_operators_and_administrators_change_the_cluster() -> None:
     assert allowed[AccessRole.OPERATOR] == submits | {
         "AdminService/DrainNodes", "AdminService/BindNode", "PolicyService/SetPolicyMode",
     }  # fmt: skip
-    assert allowed[AccessRole.AGENT] == {"NodeService/Connect", "PipelineService/Connect"}
+    assert allowed[AccessRole.AGENT] == {"NodeService/Connect"}
     assert allowed[AccessRole.SCHEDULER] == {"SharedStateService/Subscribe"}
     assert allowed[AccessRole.JOINING] == {"IdentityService/EnrolNode"}
     assert allowed[AccessRole.APPLICATION] == {

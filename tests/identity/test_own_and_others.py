@@ -319,7 +319,7 @@ async def test_tasks_of_pipelines_are_their_users(people: People) -> None:
     with refused(DENIED, "belongs to ada"):
         await bob.admin.ExplainApplication(explain, timeout=TIMEOUT_S)
     (task,) = (await of_bob.List(pipeline_pb2.ListPipelineTasksRequest())).tasks
-    assert (task.task_id, task.user, task.state) == ("t1", "ada", "it waits for a node")
+    assert (task.task_id, task.user, task.state) == ("t1", "ada", "it waits for a worker")
     await of_ada.Cancel(cancel, timeout=TIMEOUT_S)
 
 
@@ -339,7 +339,7 @@ async def test_why_others_tasks_failed_and_where_they_ran_is_not_listed(people: 
     assert why in own.state and own.size_mb
     assert theirs == pipeline_pb2.PipelineTaskInfo(
         task_id="t1", pipeline=own.pipeline, submitted_at_s=own.submitted_at_s,
-        outcome=own.outcome, user="ada", state="cancelled",
+        outcome=own.outcome, user="ada", state="cancelled", application_id=own.application_id,
     )  # fmt: skip
 
 
@@ -381,7 +381,7 @@ async def test_a_node_and_a_scheduler_cannot_claim_anothers_name(people: People)
     load = pipeline_pb2.PipelineLoad(free_cores=1, free_memory_mib=64)
     register = pipeline_pb2.RegisterPipelineNode(capacity=capacity, identity="i", load=load)
     await tasks.write(pipeline_pb2.NodePipelineMessage(register=register))
-    with refused(DENIED, "node 'n2' is not its name"):
+    with refused(DENIED, "Connect takes one of: admin, application"):
         await tasks.read()
     s1 = await people.one("s1", AccessRole.SCHEDULER)
     subscribe = scheduler_pb2_grpc.SharedStateServiceStub(s1.channel).Subscribe

@@ -118,7 +118,7 @@ def outcome_name(number: Any) -> str:
     return pb.PipelineTaskOutcome.Name(number).removeprefix("PIPELINE_TASK_OUTCOME_")
 
 
-def test_a_master_that_is_killed_gets_its_tasks_again(
+def test_a_master_that_is_killed_loses_no_task(
     cluster: PipelineCluster, client: Client
 ) -> None:
     cluster.agent("n1")

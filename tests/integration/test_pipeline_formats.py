@@ -55,7 +55,7 @@ def test_what_is_no_data_fails_and_states_what_it_is(client: Client) -> None:
         client.submit(sample_steps.slow, 0.0, result_format="xml")
 
 
-def test_the_command_line_asks_for_a_format_and_shows_as_which_user_workers_run(
+def test_the_command_line_asks_for_a_format_and_shows_whose_a_task_is(
     cluster: PipelineCluster, client: Client
 ) -> None:
     def hrm(*arguments: str) -> str:
@@ -72,4 +72,4 @@ def test_the_command_line_asks_for_a_format_and_shows_as_which_user_workers_run(
     assert "is tuple" in hrm(*run, "--result-format", "json")
     assert "it may be auto, pickle, json, arrow" in hrm(*run, "--result-format", "xml")
     listed = hrm("list", "--all")
-    assert "workers run as" in listed and "user" in listed, listed
+    assert "user" in listed and "worker" in listed, listed

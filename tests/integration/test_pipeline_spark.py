@@ -24,9 +24,6 @@ def node(tmp_path_factory: pytest.TempPathFactory, _tools: SparkTools) -> Iterat
     subject = Cluster(tmp_path_factory.mktemp("pipelines"), _tools)
     subject.environment |= {
         "HRM_AGENT_GPUS": json.dumps([{"memory_mib": 4096, "name": "test"}]),
-        "HRM_AGENT_PIPELINE_CORES": "1",
-        "HRM_AGENT_PIPELINE_MEMORY_MIB": "512",
-        "HRM_AGENT_PIPELINE_GPUS": "1",
     }
     subject.up("--nodes", "1", "--cores", "4", "--memory", "5g")
     yield subject

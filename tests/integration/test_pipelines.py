@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import os
 import pickle
 import signal
@@ -22,8 +21,15 @@ from pipeline_samples import sample_steps
 from hrm import rpc
 from hrm.config import AgentSettings, DeclaredGpu
 from hrm.pipelines import Pipeline
+from hrm.v1 import (
+    admin_pb2,
+    admin_pb2_grpc,
+    common_pb2,
+    pipeline_pb2_grpc,
+    policy_pb2,
+    policy_pb2_grpc,
+)
 from hrm.v1 import pipeline_pb2 as pb
-from hrm.v1 import pipeline_pb2_grpc, policy_pb2, policy_pb2_grpc
 from hrm.wire import pipelines as pw
 from tests.conftest import PYTHON_PATH
 
@@ -77,7 +83,7 @@ class PipelineCluster:
             "master-process",
             *("-m", "hrm.cli", "master", "--port", "0", "--state-dir", str(state)),
             *("--token-file", str(self.token_file), "--node-timeout-s", "2"),
-            *("--heartbeat-interval-s", "0.2"),
+            *("--heartbeat-interval-s", "0.2", "--pipeline-worker-idle-s", "1"),
         )
 
         async def serving() -> bool:
@@ -103,14 +109,12 @@ class PipelineCluster:
             "name": name,
             "work_dir": self.directory / name,
             "token_file": self.token_file,
-            "cores": cores + 1,
+            "cores": cores,
             "memory_mib": 4096,
             "isolation": "none",
             "run_as": "off",
             "mps": "off",
-            "pipeline_cores": cores,
-            "pipeline_memory_mib": 2048,
-            "pipeline_gpus": gpus,
+            "pipeline_path": str(REPOSITORY / "tests" / "samples"),
             "pipeline_policy": policy,
             "gpus": tuple(DeclaredGpu(memory_mib=4096, name="P4") for _ in range(gpus)),
         }
@@ -136,8 +140,9 @@ class PipelineCluster:
 
 
 class Client:
-    def __init__(self, stub: Any) -> None:
-        self.stub = stub
+    def __init__(self, channel: Any) -> None:
+        self.stub: Any = pipeline_pb2_grpc.PipelineServiceStub(channel)
+        self.admin: Any = admin_pb2_grpc.AdminServiceStub(channel)
 
     async def submit(self, pipeline: Pipeline, name: str, value: Any, **more: Any) -> str:
         reference = more.pop("reference", f"{SAMPLES}:{name}")
@@ -165,9 +170,8 @@ class Client:
         call = self.stub.GetResult(pb.GetPipelineResultRequest(task_id=task_id))
         return pickle.loads(b"".join([chunk.data async for chunk in call]))
 
-    async def nodes(self) -> dict[str, pb.PipelineNodeInfo]:
-        listed = await self.stub.List(pb.ListPipelineTasksRequest())
-        return {one.capacity.node: one for one in listed.nodes}
+    async def workers(self) -> list[pb.PipelineNodeInfo]:
+        return list((await self.stub.List(pb.ListPipelineTasksRequest())).nodes)
 
 
 @pytest.fixture
@@ -184,21 +188,23 @@ async def cluster(tmp_path: Path) -> AsyncIterator[PipelineCluster]:
 async def client(cluster: PipelineCluster) -> AsyncIterator[Client]:
     token = rpc.read_token(cluster.token_file)
     async with rpc.channel(cluster.address, token) as channel:
-        yield Client(pipeline_pb2_grpc.PipelineServiceStub(channel))
+        yield Client(channel)
 
 
 async def joined(client: Client, number: int) -> None:
     async def there() -> bool:
-        return len(await client.nodes()) >= number
+        listed = await client.admin.ListNodes(admin_pb2.ListNodesRequest())
+        alive = [x for x in listed.nodes if x.state == common_pb2.NODE_STATE_ALIVE]
+        return len(alive) >= number
 
     await until(there)
 
 
 async def running(client: Client, node: str) -> None:
-    """Wait until the node has reported a run."""
+    """Wait until a worker on the node has reported a run."""
 
     async def reported() -> bool:
-        return (await client.nodes())[node].load.running > 0
+        return any(x.node == node and x.load.running for x in await client.workers())
 
     await until(reported)
 
@@ -206,11 +212,11 @@ async def running(client: Client, node: str) -> None:
 async def test_good_tasks_give_what_they_give_here_and_bad_ones_state_why(
     cluster: PipelineCluster, client: Client
 ) -> None:
-    cluster.agent("n1", gpus=1)
+    cluster.agent("n1", cores=4, gpus=1)
     await joined(client, 1)
     good = [await client.submit(sample_steps.arithmetic, "arithmetic", value) for value in range(6)]
     bad = {
-        "raising": ["'divide'", "n1", "raised (2 times)", "ZeroDivisionError", "sample_steps"],
+        "raising": ["'divide'", "node n1", "raised (2 times)", "ZeroDivisionError", "sample_steps"],
         "hanging": ["'hang'", "n1", "limit of 0.5 s"],
         "greedy": ["'fill'", "n1", "memory_mib of 64 MiB"],
         "crashing": ["'crash'", "n1", "exit code 3"],
@@ -293,39 +299,10 @@ async def test_nothing_is_lost_when_an_agent_ends_midway(
     assert again and all(end.node == "n1" for end in again)
 
 
-async def test_a_gpu_is_shared_under_the_rules_with_one_that_asks_from_outside(
-    cluster: PipelineCluster, client: Client
-) -> None:
-    cluster.agent("n1", gpus=1)
-    await joined(client, 1)
-    ready = cluster.directory / "n1" / "ready.json"
-
-    async def there() -> bool:
-        return ready.exists()
-
-    await until(there)
-    endpoint = json.loads(ready.read_text())["endpoint"]
-    async with rpc.channel(endpoint, rpc.read_token(cluster.token_file)) as channel:
-        stub = pipeline_pb2_grpc.GpuServiceStub(channel)
-        ask = pb.AcquireGpuRequest(kind="udf", gpu_memory_mib=3000)
-        first, second = stub.Acquire(ask), stub.Acquire(ask)
-        grants = [asyncio.ensure_future(anext(aiter(one))) for one in (first, second)]
-        async with asyncio.timeout(LIMIT_S):
-            done, waiting = await asyncio.wait(grants, return_when=asyncio.FIRST_COMPLETED)
-        (granted,), (left,) = done, waiting
-        assert granted.result().declared
-        (first if granted is grants[0] else second).cancel()
-        async with asyncio.timeout(LIMIT_S):
-            assert (await left).index == 0
-        large = stub.Acquire(pb.AcquireGpuRequest(kind="udf", gpu_memory_mib=5000))
-        with pytest.raises(grpc.RpcError, match="5000 MiB"):
-            await anext(aiter(large))
-
-
 async def test_cancelling_and_listing(cluster: PipelineCluster, client: Client) -> None:
     waiting = await client.submit(sample_steps.slow, "slow", 60.0)
     listed = await client.stub.List(pb.ListPipelineTasksRequest())
-    assert "no node for pipelines" in listed.tasks[0].state
+    assert "0 of 1 workers run" in listed.tasks[0].state
     cluster.agent("n1")
     await joined(client, 1)
     await running(client, "n1")
@@ -350,7 +327,7 @@ async def test_a_run_without_nodes_reports_it_and_cancels_when_it_is_ended(
     )  # fmt: skip
     assert run.stderr is not None
     async with asyncio.timeout(LIMIT_S):
-        assert b"hrm agent --pipeline-cores" in await run.stderr.readuntil(b"waiting for one")
+        await run.stderr.readuntil(b"0 of 1 workers run (hrm app why pipelines-")
         (task,) = (await client.stub.List(pb.ListPipelineTasksRequest())).tasks
         run.terminate()
         await run.communicate()
@@ -359,50 +336,50 @@ async def test_a_run_without_nodes_reports_it_and_cancels_when_it_is_ended(
     assert end.outcome == pb.PipelineTaskOutcome.PIPELINE_TASK_OUTCOME_CANCELLED
 
 
-async def test_a_nodes_learned_policy_is_trusted_as_users_state_and_restarts_keep_it(
+async def test_a_learned_policy_of_workers_is_trusted_as_users_state_and_new_ones_hear_of_it(
     cluster: PipelineCluster, client: Client
 ) -> None:
     token = rpc.read_token(cluster.token_file)
     async with rpc.channel(cluster.address, token) as channel:
         policies = policy_pb2_grpc.PolicyServiceStub(channel)
 
-        async def shown() -> policy_pb2.LearnedPolicy:
-            response = await policies.ShowPolicies(policy_pb2.ShowPoliciesRequest(policy="iawp"))
-            one: policy_pb2.LearnedPolicy
-            (one,) = response.policies
-            assert one.node == "n1"
-            return one
+        async def shown() -> list[policy_pb2.LearnedPolicy]:
+            request = policy_pb2.ShowPoliciesRequest(policy="iawp")
+            return list((await policies.ShowPolicies(request)).policies)
 
-        cluster.agent("n1", gpus=1, policy="iawp")
+        cluster.agent("n1", cores=1, gpus=1, policy="iawp")
         await joined(client, 1)
-        assert (await shown()).mode == "shadow"
-        task_ids = [
+        first = [
             await client.submit(sample_steps.arithmetic, "arithmetic", one) for one in range(8)
         ]
-        await client.watch(*task_ids)
-        by = await _placed_by(client)
+        longest = await client.submit(sample_steps.arithmetic, "arithmetic", 8)
+        await client.watch(*first)
+        (one,) = await shown()
+        assert (one.mode, one.node) == ("shadow", (await client.workers())[0].capacity.node)
+
+        async def shadowed() -> bool:
+            return any(x.shadowed for x in await shown())
+
+        await until(shadowed)
+        by = await _placed_by(client, only=first)
         assert by["mct"] > 0 and "iawp" not in by and by["profile"] >= 1, by
-        async with asyncio.timeout(LIMIT_S):
-            while (await shown()).shadowed == 0:
-                pass
         request = policy_pb2.SetPolicyModeRequest(policy="iawp", mode="on")
-        assert list((await policies.SetPolicyMode(request)).nodes) == ["n1"]
-        async with asyncio.timeout(LIMIT_S):
-            while (await shown()).mode != "on":
-                pass
-        os.killpg(cluster.agents["n1"].pid, signal.SIGTERM)
-        await asyncio.to_thread(cluster.agents["n1"].wait, LIMIT_S)
-        cluster.agent("n1", gpus=1, policy="iawp")
+        assert list((await policies.SetPolicyMode(request)).nodes) == [one.node]
 
-        async def back() -> bool:
-            response = await policies.ShowPolicies(policy_pb2.ShowPoliciesRequest())
-            return [one.mode for one in response.policies] == ["on"]
+        async def is_on() -> bool:
+            return [x.mode for x in await shown()] == ["on"]
 
-        await until(back)
-        more = [await client.submit(sample_steps.arithmetic, "arithmetic", one) for one in range(8)]
-        await client.watch(*more)
-        by = await _placed_by(client, only=more)
-        assert set(by) <= {"mct", "iawp"}, "what the former agent measured needs no profile"
+        await until(is_on)
+        await client.end(longest)
+
+        async def gone() -> bool:
+            return not await client.workers()
+
+        await until(gone)
+        await client.end(await client.submit(sample_steps.arithmetic, "arithmetic", 1))
+        await until(is_on)
+        (other,) = await shown()
+        assert other.node != one.node, "it is another worker"
 
 
 async def _placed_by(client: Client, only: Sequence[str] = ()) -> Counter[str]:

@@ -20,14 +20,9 @@ import pytest
 from pipeline_samples import torch_steps
 
 from hrm import rpc
-from hrm.core.vocabulary.model import Gpu, NodeName
 from hrm.pipelines import Pipeline
-from hrm.pipelines.agent.share import PipelineShare
-from hrm.pipelines.agent.telemetry import Profiler, Sampler
-from hrm.pipelines.client.local import LocalGpus
-from hrm.pipelines.core.node_messages import GpuCard, NodeCapacity
+from hrm.pipelines.telemetry import Profiler, Sampler
 from hrm.v1 import pipeline_pb2 as pb
-from hrm.v1 import pipeline_pb2_grpc
 from tests.integration.test_pipelines import (
     Client,
     PipelineCluster,
@@ -63,12 +58,12 @@ def card() -> Iterator[Card]:
 
 @pytest.fixture
 async def cluster(card: Card, tmp_path: Path) -> AsyncIterator[PipelineCluster]:
-    """One node, whose GPU is for pipelines; afterwards the device's memory is free again."""
+    """One node with the GPU; afterwards the device's memory is free again."""
     before_mib = card.used_mib()
     subject = PipelineCluster(tmp_path)
     try:
         await subject.start()
-        subject.agent("n1", gpus=0, pipeline_gpus=1)
+        subject.agent("n1", cores=4)
         yield subject
     finally:
         await asyncio.to_thread(subject.close)
@@ -83,7 +78,7 @@ async def cluster(card: Card, tmp_path: Path) -> AsyncIterator[PipelineCluster]:
 async def client(cluster: PipelineCluster) -> AsyncIterator[Client]:
     token = rpc.read_token(cluster.token_file)
     async with rpc.channel(cluster.address, token) as channel:
-        made = Client(pipeline_pb2_grpc.PipelineServiceStub(channel))
+        made = Client(channel)
         await joined(made, 1)
         yield made
 
@@ -119,21 +114,21 @@ def at_once(results: Sequence[dict[str, Any]]) -> int:
 async def test_workers_share_the_gpu_and_each_computes_on_it(
     client: Client, card: Card, figure: Record
 ) -> None:
-    nodes = await client.nodes()
-    (gpu,) = nodes["n1"].capacity.gpus
-    assert (gpu.model, gpu.memory_mib) == (card.name, card.memory_mib)
     first = await submit(client, "multiplying", 1.0)  # one alone teaches what it takes
     end = await client.end(first)
     assert end.outcome == DONE, end.message
     ids = [await submit(client, "multiplying", 2.0) for _ in range(8)]
 
     async def loaded() -> bool:
-        load = (await client.nodes())["n1"].load
-        return bool(load.running and load.gpu > 0.5)
+        workers = await client.workers()
+        return len(workers) > 1 and any(x.load.running and x.load.gpu > 0.5 for x in workers)
 
     await until(loaded)
-    load = (await client.nodes())["n1"].load
-    figure("load", f"gpu {load.gpu:.2f} memory {load.gpu_memory:.3f}")
+    for worker in await client.workers():
+        (gpu,) = worker.capacity.gpus
+        assert gpu.model == card.name and gpu.memory_mib < card.memory_mib, "a part of it"
+        load = worker.load
+        figure("load", f"gpu {load.gpu:.2f} memory {load.gpu_memory:.3f}")
     figure("nvidia_smi", nvidia_smi("utilization.gpu,memory.used"))
     updates = await client.watch(*ids)
     results = []
@@ -150,24 +145,24 @@ async def test_workers_share_the_gpu_and_each_computes_on_it(
     figure("at_once", at_once(results))
     figure("workers", len({found["pid"] for found in results}))
     figure("products", [found["products"] for found in results])
-    assert at_once(results) <= 4
 
 
-async def test_four_runs_are_on_the_gpu_at_once_while_it_has_time_for_them(
+async def test_several_workers_are_on_the_gpu_at_once(
     client: Client, card: Card, figure: Record
 ) -> None:
-    ids = [await submit(client, "keeping", 3.0) for _ in range(8)]
+    ids = [await submit(client, "keeping", 5.0) for _ in range(8)]
 
-    async def four() -> bool:
-        return (await client.nodes())["n1"].load.running == 4
+    async def several() -> bool:
+        return sum(bool(x.load.running) for x in await client.workers()) > 1
 
-    await until(four)
+    await until(several)
     updates = await client.watch(*ids)
     ends = [updates[task_id][-1].ended for task_id in ids]
     assert all(end.outcome == DONE for end in ends), ends
     results = [await client.result(task_id) for task_id in ids]
     assert {found["uuid"] for found in results} == {card.uuid}
-    assert at_once(results) == 4
+    assert at_once(results) > 1
+    figure("at_once", at_once(results))
     figure("workers", len({found["pid"] for found in results}))
     figure("gpu_memory_mib", sorted({round(x.gpu_memory_mib) for end in ends for x in end.timings}))
 
@@ -212,21 +207,6 @@ async def test_what_does_not_fit_on_the_gpu_runs_on_a_core(
         assert "CUDA out of memory" in timing.message, timing
 
 
-async def test_a_program_gets_the_gpu_from_its_agent(
-    client: Client, cluster: PipelineCluster, card: Card
-) -> None:
-    local = LocalGpus(str(cluster.directory / "n1" / "gpus.sock"))
-    try:
-
-        def ask() -> tuple[int, str, bool]:
-            with local.share("test", gpu_memory_mib=1_000, wait_s=20.0) as share:
-                return share.index, share.uuid, share.declared
-
-        assert await asyncio.to_thread(ask) == (0, card.uuid, False)
-    finally:
-        local.close()
-
-
 def test_a_process_is_profiled_as_nvidia_smi_sees_it(
     card: Card, busy: subprocess.Popen[str], figure: Record
 ) -> None:
@@ -255,16 +235,9 @@ def test_the_node_is_sampled_as_nvidia_smi_sees_it(
     eventually: Callable[..., Any],
     figure: Record,
 ) -> None:
-    gpu = Gpu(index=0, memory_mib=card.memory_mib, uuid=card.uuid, name=card.name)
-    capacity = NodeCapacity(
-        name=NodeName("n1"),
-        cores=1,
-        memory_mib=1_000,
-        gpus=(GpuCard(index=0, model=gpu.name, memory_mib=gpu.memory_mib),),
-    )
     assert busy.stdout is not None
     reserved_mib = int(busy.stdout.readline())
-    sampler = Sampler(PipelineShare(capacity=capacity, cpus=(None,), gpus={0: gpu}))
+    sampler = Sampler([card.index])
     eventually(lambda: sampler.sample(1.0).gpu_utilisation[0] > 0.5, 20, "the GPU is seen busy")
     sample = sampler.sample(2.0)
     known = nvidia_smi("utilization.gpu,memory.used,memory.reserved,memory.total")

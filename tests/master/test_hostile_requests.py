@@ -21,7 +21,7 @@ from tests.master.test_services import TIMEOUT_S, refused, registration, running
 
 FEW_S = 3.0
 DETAILS_MAX = 1_024
-SERVED_BY_AGENTS = ("AgentService", "GpuService")
+SERVED_BY_AGENTS = ("AgentService",)
 
 
 def methods() -> Iterator[Any]:

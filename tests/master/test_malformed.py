@@ -27,7 +27,7 @@ MODULES: tuple[Any, ...] = (
     admin_pb2, application_pb2, events_pb2, identity_pb2, node_pb2, pipeline_pb2, policy_pb2,
     scheduler_pb2, submission_pb2, health_pb2, reflection_pb2,
 )  # fmt: skip
-OF_AGENTS = ("AgentService", "GpuService")
+OF_AGENTS = ("AgentService",)
 METHODS = [
     f"/{service.full_name}/{method.name}"
     for module in MODULES

@@ -20,8 +20,6 @@ from hrm.v1 import (
     common_pb2,
     node_pb2,
     node_pb2_grpc,
-    pipeline_pb2,
-    pipeline_pb2_grpc,
     scheduler_pb2,
     scheduler_pb2_grpc,
     submission_pb2,
@@ -185,23 +183,6 @@ async def test_a_nodes_stream_is_not_taken_by_its_identity(tmp_path: Path) -> No
                 await impostor.write(node(ownership_key=key))
                 await impostor.read()
         assert master.interpreter.node_outboxes == mine
-        pipelines: Any = pipeline_pb2_grpc.PipelineServiceStub(master.channel)
-        capacity = pipeline_pb2.PipelineCapacity(
-            node="n1", cores=1, memory_mib=100, platform="p", cpu_speed=1, gpu_speed=1
-        )
-        for key, code in ((OTHER, DENIED), ("", DENIED), (KEY, None)):
-            register = pipeline_pb2.RegisterPipelineNode(
-                capacity=capacity, identity="i1", ownership_key=key,
-                load=pipeline_pb2.PipelineLoad(at_s=1.0),
-            )  # fmt: skip
-            call = pipelines.Connect(timeout=TIMEOUT_S)
-            if code is None:
-                await call.write(pipeline_pb2.NodePipelineMessage(register=register))
-                assert (await call.read()).WhichOneof("message") == "registered"
-                continue
-            with refused(code, "n1"):
-                await call.write(pipeline_pb2.NodePipelineMessage(register=register))
-                await call.read()
 
 
 async def test_a_driver_that_is_not_the_submissions_own_gets_no_lease(tmp_path: Path) -> None:

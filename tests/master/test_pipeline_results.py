@@ -1,4 +1,4 @@
-"""A client and nodes that forge results: which it reads, and where a task's key can be seen."""
+"""A client and workers that forge results: which it reads, and where a task's key can be seen."""
 
 from __future__ import annotations
 
@@ -21,34 +21,41 @@ from hrm.pipelines.client.client import Task
 from hrm.pipelines.client.outcome import TaskResult
 from hrm.pipelines.client.results import Seal, encode
 from hrm.pipelines.core.model import ResultFormat, TaskId
-from hrm.pipelines.master.tasks import PipelineTasks
 from hrm.v1 import pipeline_pb2 as pb
-from tests.master.test_pipelines import LIMIT_S, TOKEN, FakeNode, refused, request, serving
+from tests.master.pipeline_service import (
+    LIMIT_S,
+    FakeWorker,
+    Served,
+    refused,
+    request,
+    serving,
+)
 from tests.pipeline.test_results import Bomb
+from tests.spark.fake_master import until
 
 PICKLE, JSON = pb.PIPELINE_RESULT_FORMAT_PICKLE, pb.PIPELINE_RESULT_FORMAT_JSON
 
 
 @contextmanager
-def connected(port: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
-    monkeypatch.setattr("hrm.rpc.read_token", lambda _path: TOKEN)
-    with Client(f"127.0.0.1:{port}", patience_s=5.0, user="ada") as client:
+def connected(at: Served, monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
+    monkeypatch.setenv("HRM_TOKEN_FILE", str(at.master.settings.token_file))
+    with Client(at.master.address, patience_s=5.0, user="ada") as client:
         yield client
 
 
 @asynccontextmanager
 async def placed(
     directory: Path, monkeypatch: pytest.MonkeyPatch, **more: Any
-) -> AsyncIterator[tuple[PipelineTasks, Any, FakeNode, Task, pb.PlacePipelineTask]]:
-    """A task of a real client whose order has come to a node that the test plays."""
-    ports: list[int] = []
-    async with serving(directory, ports=ports) as (tasks, stub):
-        node = FakeNode(stub, runs_as="submitter")
-        await node.receive("registered")
-        with connected(ports[0], monkeypatch) as client:
+) -> AsyncIterator[tuple[Served, FakeWorker, Task, pb.PlacePipelineTask]]:
+    """A task of a real client whose order has come to a worker that the test plays."""
+    async with serving(directory) as at:
+        with connected(at, monkeypatch) as client:
             task = client.submit(sample_steps.slow, 1, **more)
-            await node.receive("data")
-            yield tasks, stub, node, task, await node.receive("place")
+            await until(lambda: at.live == [task.task_id])
+            worker = at.worker(task.task_id)
+            await worker.receive("registered")
+            await worker.receive("data")
+            yield at, worker, task, await worker.receive("place")
 
 
 def proved(order: pb.PlacePipelineTask, data: bytes, kind: ResultFormat) -> bytes:
@@ -73,26 +80,26 @@ async def outcome(task: Task) -> TaskResult:
     return await asyncio.to_thread(task.outcome, LIMIT_S)
 
 
-async def test_the_node_that_has_the_order_proves_its_result(
+async def test_the_worker_that_has_the_order_proves_its_result(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with placed(tmp_path, monkeypatch) as (_, _, node, task, order):
+    async with placed(tmp_path, monkeypatch) as (_, worker, task, order):
         assert (order.user, len(order.result_key)) == ("ada", 32)
         assert order.result_format == pb.PIPELINE_RESULT_FORMAT_AUTO
         file = io.BytesIO()
         at = order.attempt
         seal = Seal(file, order.result_key, at.task_id, at.attempt)
         kind = encode([1, 2], ResultFormat.AUTO, seal)
-        node.end(at, file.getvalue(), result_format=JSON, proof=seal.proof(kind))
+        worker.end(at, file.getvalue(), result_format=JSON, proof=seal.proof(kind))
         assert (await outcome(task)).value == [1, 2]
 
 
 @pytest.mark.parametrize("lie", ["no proof", "other key", "other task", "other bytes"])
-async def test_a_node_that_makes_a_result_up_runs_nothing_in_the_client(
+async def test_a_worker_that_makes_a_result_up_runs_nothing_in_the_client(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lie: str
 ) -> None:
     bomb = pickle.dumps(Bomb(tmp_path / "went-off"))
-    async with placed(tmp_path / "state", monkeypatch) as (_, _, node, task, order):
+    async with placed(tmp_path / "state", monkeypatch) as (_, worker, task, order):
         seen = pb.PlacePipelineTask()
         seen.CopyFrom(order)
         if lie == "other key":
@@ -100,48 +107,50 @@ async def test_a_node_that_makes_a_result_up_runs_nothing_in_the_client(
         if lie == "other task":
             seen.attempt.task_id = "another"
         proof = proved(seen, b"other" if lie == "other bytes" else bomb, ResultFormat.PICKLE)
-        node.end(
+        worker.end(
             order.attempt, bomb, result_format=PICKLE, proof=b"" if lie == "no proof" else proof
         )
-        with pytest.raises(PermissionDenied, match=f"{task.task_id} from node n1 .*was not read"):
+        with pytest.raises(PermissionDenied, match=f"{task.task_id} from node .*was not read"):
             await outcome(task)
     assert not (tmp_path / "went-off").exists()
 
 
-async def test_one_that_asks_for_json_unpickles_nothing_of_the_node_that_has_the_key_either(
+async def test_one_that_asks_for_json_unpickles_nothing_of_a_worker_that_has_the_key_either(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bomb = pickle.dumps(Bomb(tmp_path / "went-off"))
     state = tmp_path / "state"
-    async with placed(state, monkeypatch, result_format="json") as (_, _, node, task, order):
+    async with placed(state, monkeypatch, result_format="json") as (_, worker, task, order):
         proof = proved(order, bomb, ResultFormat.PICKLE)
-        node.end(order.attempt, bomb, result_format=PICKLE, proof=proof)
+        worker.end(order.attempt, bomb, result_format=PICKLE, proof=proof)
         with pytest.raises(PermissionDenied, match="came as pickle, and json was requested"):
             await outcome(task)
     assert not (tmp_path / "went-off").exists()
 
 
-async def test_the_key_is_for_the_tasks_node_alone_and_gone_at_its_end(
+async def test_the_key_is_for_the_tasks_worker_alone_and_gone_at_its_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     key = b"the key of a task, 32 bytes long"
     monkeypatch.setattr("secrets.token_bytes", lambda _count: key)
     async with _quietly(placed(tmp_path, monkeypatch)) as (output, there):
-        tasks, stub, node, task, order = there
+        at, worker, task, order = there
         assert order.result_key == key
         everything = pb.ListPipelineTasksRequest(all=True)
-        reported = (await stub.List(everything)).SerializeToString()
-        assert list(tasks._keys.values()) == [key]
+        reported = (await at.stub.List(everything)).SerializeToString()
+        assert list(at.tasks._keys.values()) == [key]
         data = b"[1]"
         proof = proved(order, data, ResultFormat.JSON)
-        node.end(order.attempt, data, result_format=JSON, proof=proof)
+        worker.end(order.attempt, data, result_format=JSON, proof=proof)
         assert (await outcome(task)).value == [1]
-        assert not tasks._keys and not tasks._proofs
-        assert key not in repr(tasks.core.ended[TaskId(task.task_id)]).encode()
-        reported += (await stub.List(everything)).SerializeToString()
-        watch = stub.Watch(pb.WatchPipelineTasksRequest(task_ids=[task.task_id]))
+        assert not at.tasks._keys and not at.tasks._proofs
+        assert key not in repr(at.tasks.workloads.ended[TaskId(task.task_id)]).encode()
+        reported += (await at.stub.List(everything)).SerializeToString()
+        watch = at.stub.Watch(pb.WatchPipelineTasksRequest(task_ids=[task.task_id]))
         reported += b"".join([one.SerializeToString() async for one in watch])
-        reported += tasks.core.explain(TaskId(task.task_id)).encode() + repr(output).encode()
+        reported += (
+            at.tasks.workloads.explain(TaskId(task.task_id)).encode() + repr(output).encode()
+        )
         files = await asyncio.to_thread(_contents, tmp_path)
     assert output, "the log is looked at"
     for place in (reported, *files):
@@ -151,13 +160,13 @@ async def test_the_key_is_for_the_tasks_node_alone_and_gone_at_its_end(
 async def test_a_cancelled_tasks_key_is_dropped_and_a_refused_ones_not_kept(
     tmp_path: Path,
 ) -> None:
-    async with serving(tmp_path, pipeline_queue_limit=1) as (tasks, stub):
-        await stub.Submit(request(task_id="t", result_key=bytes(32)))
+    async with serving(tmp_path, pipeline_queue_limit=1) as at:
+        await at.stub.Submit(request(task_id="t", result_key=bytes(32)))
         with refused(grpc.StatusCode.RESOURCE_EXHAUSTED, "pipeline_queue_limit"):
-            await stub.Submit(request(task_id="u", result_key=bytes(32)))
-        assert list(tasks._keys) == ["t"]
-        await stub.Cancel(pb.CancelPipelineTaskRequest(task_id="t"))
-        assert not tasks._keys
+            await at.stub.Submit(request(task_id="u", result_key=bytes(32)))
+        assert list(at.tasks._keys) == ["t"]
+        await at.stub.Cancel(pb.CancelPipelineTaskRequest(task_id="t"))
+        assert not at.tasks._keys
 
 
 @pytest.mark.parametrize(
@@ -172,33 +181,32 @@ async def test_a_cancelled_tasks_key_is_dropped_and_a_refused_ones_not_kept(
 async def test_what_goes_with_a_task_is_bounded(
     tmp_path: Path, bad: dict[str, Any], part: str
 ) -> None:
-    async with serving(tmp_path) as (tasks, stub):
+    async with serving(tmp_path) as at:
         with refused(grpc.StatusCode.INVALID_ARGUMENT, part):
-            await stub.Submit(request(**bad))
-        assert not tasks.core.tasks and not tasks._keys
+            await at.stub.Submit(request(**bad))
+        assert not at.live and not at.tasks._keys
 
 
 @pytest.mark.parametrize(
     "bad", [{"proof": bytes(65)}, {"result_format": pb.PIPELINE_RESULT_FORMAT_AUTO}]
 )
-async def test_a_node_that_sends_nonsense_about_a_result_is_disconnected(
+async def test_a_worker_that_sends_nonsense_about_a_result_is_disconnected(
     tmp_path: Path, bad: dict[str, Any]
 ) -> None:
-    async with serving(tmp_path) as (tasks, stub):
-        node = FakeNode(stub)
-        await node.receive("registered")
-        await stub.Submit(request(task_id="t"))
-        await node.receive("data")
-        node.end((await node.receive("place")).attempt, b"result", **bad)
+    async with serving(tmp_path) as at:
+        worker, order = await at.placed("t")
+        worker.end(order.attempt, b"result", **bad)
         with refused(grpc.StatusCode.INVALID_ARGUMENT, "end."):
-            await node.receive("acknowledge")
-        assert TaskId("t") in tasks.core.tasks
+            await worker.receive("acknowledge")
+        assert at.live == ["t"]
 
 
-async def test_whose_a_task_is_and_as_which_user_nodes_run_is_listed(
+async def test_whose_a_task_is_and_whose_its_worker_is_listed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with placed(tmp_path, monkeypatch) as (_, stub, _, _, _):
-        listed = await stub.List(pb.ListPipelineTasksRequest())
+    async with placed(tmp_path, monkeypatch) as (at, _, _, order):
+        listed = await at.stub.List(pb.ListPipelineTasksRequest())
         assert [one.user for one in listed.tasks] == ["ada"]
-        assert [one.runs_as for one in listed.nodes] == ["submitter"]
+        application_id = at.workload_of(order.attempt.task_id).application_id
+        assert [one.application_id for one in listed.nodes] == [application_id]
+        assert application_id.startswith("pipelines-")

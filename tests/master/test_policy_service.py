@@ -32,6 +32,7 @@ from hrm.policies.guard import GuardMode, GuardRegistry
 from hrm.v1 import pipeline_pb2, pipeline_pb2_grpc, policy_pb2_grpc
 from hrm.v1 import policy_pb2 as pb
 from hrm.wire import pipelines as pw
+from hrm.wire import policies as policy_wire
 from tests.core.pipeline.building import capacity
 from tests.master.test_services import TIMEOUT_S, Running, refused, running
 from tests.policies.cluster.views import all_fit, set_model, task_of, view_of
@@ -253,3 +254,17 @@ def test_a_report_that_is_malformed_is_refused(tmp_path: Path) -> None:
     for number in range(40):
         nodes.take_report(NodeName("n1"), [pb.LearnedPolicy(policy=f"p{number}", mode="on")])
     assert len(nodes.all()) == 16
+
+
+def test_how_both_fared_is_sent_where_it_is_known() -> None:
+    clever = GuardedClusterPolicy(
+        set_model(), None, cluster.load("ect", rng=np.random.default_rng(0)), clock_s=lambda: 0.0
+    ).guard
+    known = dataclasses.replace(
+        clever.status(0.0), ratio_mean=1.5, reference_mean=1.25, compared=30, reference_compared=4
+    )
+    sent = policy_wire.from_status(known, 0.0)
+    assert (sent.ratio_mean, sent.reference_mean) == (1.5, 1.25)
+    assert (sent.compared, sent.reference_compared) == (30, 4)
+    assert not sent.HasField("ratio_p95")
+    assert not policy_wire.from_status(clever.status(0.0), 0.0).HasField("ratio_mean")

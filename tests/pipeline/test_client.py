@@ -15,6 +15,7 @@ from pipeline_samples import sample_steps
 from hrm.errors import InvalidRequest, NotFound, Unavailable
 from hrm.pipelines.client.client import Client, Task
 from hrm.pipelines.client.outcome import TaskResult
+from hrm.pipelines.client.tickets import Ticket
 from hrm.v1 import pipeline_pb2 as pb
 
 
@@ -25,6 +26,10 @@ def client(tmp_path: Path) -> Iterator[Client]:
     token.chmod(0o600)
     with Client("127.0.0.1:1", token_path=token, patience_s=20.0) as client:
         yield client
+
+
+def ticket(task_id: str) -> Ticket:
+    return Ticket(task_id=task_id, result_key="", ownership_key="", result_format="pickle")
 
 
 class _Away:
@@ -48,7 +53,7 @@ def test_many_are_cancelled_at_once_and_not_one_after_the_other(
     done: Future[TaskResult] = Future()
     done.set_result(TaskResult(task_id="done", value=1))
     tasks = [
-        Task(client, pb.SubmitPipelineTaskRequest(task_id=name), future)
+        Task(client, ticket(name), future)
         for name, future in [("a", Future()), ("done", done), ("b", Future()), ("c", Future())]
     ]
     client.cancel_all(tasks, "no more")

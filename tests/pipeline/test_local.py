@@ -1,77 +1,79 @@
-"""Requests for a GPU to the machine's agent, over a socket."""
+"""The part of a GPU that an executor has, shared by its processes."""
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+import multiprocessing
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import grpc
 import pytest
 
-from hrm.errors import Unavailable
-from hrm.pipelines.client import local
-from hrm.pipelines.client.local import LocalGpus
-from hrm.v1 import pipeline_pb2 as pb
-from hrm.v1 import pipeline_pb2_grpc
+from hrm.errors import Unavailable, Unsatisfiable
+from hrm.pipelines.client.local import MEMORY_VARIABLE, LocalGpus
 
 
-class _Agent(pipeline_pb2_grpc.GpuServiceServicer):
-    def __init__(self) -> None:
-        self.asked: list[pb.AcquireGpuRequest] = []
-
-    def Acquire(self, request: Any, context: Any) -> Iterator[pb.GpuGrant]:  # noqa: N802
-        self.asked.append(request)
-        yield pb.GpuGrant(index=3, uuid="GPU-3")
-
-
-class _SilentService(pipeline_pb2_grpc.GpuServiceServicer):
-    """An agent that hangs until its caller has disconnected."""
-
-    def Acquire(self, request: Any, context: Any) -> Iterator[pb.GpuGrant]:  # noqa: N802
-        gone = threading.Event()
-        context.add_callback(gone.set)
-        gone.wait(30)
-        yield from ()
+def test_an_executor_without_device_memory_has_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(MEMORY_VARIABLE, raising=False)
+    gpus = LocalGpus()
+    assert not gpus.there
+    with pytest.raises(Unavailable, match=r"spark\.hrm\.executor\.gpu\.memory"), gpus.share("k"):
+        pass
 
 
-def test_an_agent_that_hangs_is_not_waited_for_ever(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_its_part_is_what_its_container_was_requested_with(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(local, "REPLY_LIMIT_S", 0.2)
-    with ThreadPoolExecutor(1) as pool:
-        server = grpc.server(pool)
-        pipeline_pb2_grpc.add_GpuServiceServicer_to_server(_SilentService(), server)
-        server.add_insecure_port(f"unix:{tmp_path / 's'}")
-        server.start()
-        gpus = LocalGpus(str(tmp_path / "s"))
-        try:
-            with (
-                pytest.raises(
-                    Unavailable, match=r"did not respond to k within .* s; look at its log"
-                ),
-                gpus.share("k", wait_s=0.1),
-            ):
-                pass
-        finally:
-            gpus.close()
-            server.stop(None).wait(10)
+    monkeypatch.setenv(MEMORY_VARIABLE, "4096")
+    gpus = LocalGpus(tmp_path)
+    assert gpus.memory_mib == 4096
+    with (
+        pytest.raises(Unsatisfiable, match="5000 MiB"),
+        gpus.share("k", gpu_memory_mib=5000),
+    ):
+        pass
 
 
-def test_not_to_wait_is_not_to_wait_for_ever(tmp_path: Path) -> None:
-    agent, path = _Agent(), tmp_path / "s"
-    with ThreadPoolExecutor(1) as pool:
-        server = grpc.server(pool)
-        pipeline_pb2_grpc.add_GpuServiceServicer_to_server(agent, server)
-        server.add_insecure_port(f"unix:{path}")
-        server.start()
-        gpus = LocalGpus(str(path))
-        try:
-            with gpus.share("k", wait_s=0.0) as share:
-                assert (share.index, share.uuid) == (3, "GPU-3")
-        finally:
-            gpus.close()
-            server.stop(None).wait(10)
-    assert 0 < agent.asked[0].wait_s < 0.1, "0 asks for a wait without a limit"
+@pytest.mark.parametrize(("need_mib", "many"), [(500, 4), (1024, 4), (1025, 2), (3000, 1), (0, 1)])
+def test_as_many_steps_at_a_time_as_fit_and_no_more_than_four(
+    tmp_path: Path, need_mib: int, many: int
+) -> None:
+    held: list[Callable[[], None]] = []
+    for _ in range(many):
+        gpus = LocalGpus(tmp_path, 4096)
+        share = gpus.share("k", gpu_memory_mib=need_mib, wait_s=0.0)
+        share.__enter__()
+        held.append(lambda share=share: share.__exit__(None, None, None))  # type: ignore[misc]
+    with (
+        pytest.raises(Unavailable, match="no part of this executor's GPU was free for k"),
+        LocalGpus(tmp_path, 4096).share("k", gpu_memory_mib=need_mib, wait_s=0.05),
+    ):
+        pass
+    held.pop()()
+    with LocalGpus(tmp_path, 4096).share("k", gpu_memory_mib=need_mib, wait_s=0.0):
+        pass
+    for release in held:
+        release()
+
+
+def _hold(directory: Path, begun: object, end: object) -> None:
+    with LocalGpus(directory, 4096).share("k", wait_s=0.0):
+        begun.set()  # type: ignore[attr-defined]
+        end.wait(30)  # type: ignore[attr-defined]
+
+
+def test_a_process_that_dies_gives_back_what_it_held(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    begun, end = context.Event(), context.Event()
+    other = context.Process(target=_hold, args=(tmp_path, begun, end))
+    other.start()
+    try:
+        assert begun.wait(30)
+        with pytest.raises(Unavailable), LocalGpus(tmp_path, 4096).share("k", wait_s=0.0):
+            pass
+        other.kill()
+        other.join(30)
+        with LocalGpus(tmp_path, 4096).share("k", wait_s=10.0):
+            pass
+    finally:
+        other.kill()
+        other.join(30)

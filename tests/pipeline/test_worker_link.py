@@ -43,7 +43,7 @@ async def test_what_cannot_be_reported_ends_the_stream_and_not_the_link() -> Non
         target=f"127.0.0.1:{port}",
         open_channel=lambda: rpc.channel(f"127.0.0.1:{port}", "t"),
         register=pb.RegisterPipelineNode,
-        on_up=up.set,
+        on_up=lambda _estimates: up.set(),
         on_message=lambda _message: None,
         load=pb.PipelineLoad,
         delay_max_s=0.2,

@@ -101,7 +101,7 @@ async def test_a_task_is_run_and_its_result_kept_until_it_is_acknowledged(tmp_pa
 @pytest.mark.parametrize(
     ("pipeline", "value", "words"),
     [
-        ("crashing", 1, ["'crash'", "node", "exit code 3"]),
+        ("crashing", 1, ["'crash' failed on node n1: ", "exit code 3"]),
         ("hanging", 1, ["longer than its limit of 0.5 s"]),
         ("greedy", 256, ["memory_mib of 64 MiB"]),
         ("raising", 1, ["2 times", "ZeroDivisionError"]),

@@ -1,7 +1,8 @@
 """The contract of every placement policy.
 
 Each test runs for every policy that HRM ships; a policy that is added to ``pyproject.toml`` is
-tested here automatically, and again with slowdowns if it ``learns_from`` them.
+tested here automatically, and again with slowdowns if it ``learns_from`` them. So is one that is
+surrounded by a guard, with another as its candidate.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from hrm.core.scheduling.co_running import introduce
 from hrm.core.scheduling.scheduler import Placement, PlacementPolicy
 from hrm.core.scheduling.shared_state import SharedState
 from hrm.core.vocabulary.model import ApplicationId, NodeName, Resources, WorkloadClass
+from hrm.policies.guard import GuardMode
+from hrm.policies.guarded import PlacementGuard
 from hrm.testing.virtual import VirtualCluster, unit
 from tests.policies.co_runners import Drawn
 from tests.policies.states import NOW, PLACEMENTS, bound_broken, entries, states
@@ -36,10 +39,26 @@ STEPPING = {"centralized-drf"}
 TAUGHT = " with slowdowns"
 ASKING = [name for name in NAMES if hasattr(policies.load(name), "learns_from")]
 
-every_policy = pytest.mark.parametrize("name", [*NAMES, *(name + TAUGHT for name in ASKING)])
+GUARDED = {
+    "min-wait with best-fit in shadow": ("min-wait", "best-fit", GuardMode.SHADOW),
+    "best-fit with min-wait that is on": ("best-fit", "min-wait", GuardMode.ON),
+    "best-fit with worst-fit as a canary": ("best-fit", "worst-fit", GuardMode.CANARY_50),
+    "fifo with fifo that is on": ("fifo", "fifo", GuardMode.ON),
+}
+"""By name: the policy in force, the candidate, and its mode."""
+
+every_policy = pytest.mark.parametrize(
+    "name", [*NAMES, *(name + TAUGHT for name in ASKING), *GUARDED]
+)
 
 
 def _load(name: str, index: int = 0) -> PlacementPolicy:
+    if name in GUARDED:
+        in_force, candidate, mode = GUARDED[name]
+        guard = PlacementGuard(
+            candidate, heuristic=in_force, origin="", clock_s=lambda: 0.0, mode=mode
+        )
+        return guard.around(policies.load(in_force, index), policies.load(candidate, index))
     policy = policies.load(name.removesuffix(TAUGHT), index)
     if name.endswith(TAUGHT):
         introduce(policy, Drawn())
@@ -75,7 +94,8 @@ def test_the_registry_has_all_of_them() -> None:
 
 @every_policy
 def test_it_is_called_what_it_is_loaded_by(name: str) -> None:
-    assert _load(name, 3).name == name.removesuffix(TAUGHT)
+    expected, *_ = GUARDED.get(name, (name.removesuffix(TAUGHT),))
+    assert _load(name, 3).name == expected
 
 
 @every_policy

@@ -41,6 +41,8 @@ def made(
     learned: Callable[[int], Recommendation[int]] | None = None,
     mode: GuardMode = GuardMode.ON,
     clock: Clock | None = None,
+    check: Callable[[int, int], None] | None = None,
+    budget_s: Callable[[int], float] | None = None,
     **bounds: Any,
 ) -> PolicyGuard[int, int]:
     return PolicyGuard(
@@ -54,6 +56,8 @@ def made(
         clock_s=clock or Clock(),
         mode=mode,
         bounds=GuardBounds(**bounds),
+        check=check,
+        budget_s=budget_s,
     )
 
 
@@ -145,6 +149,54 @@ def test_three_slow_decisions_in_a_row_open_the_breaker_for_a_minute() -> None:
     assert status.breaker_until is None
     assert status.fallbacks == {"over-budget": 5, "breaker-open": 3}
     assert (status.seconds_p50, status.seconds_p99) == pytest.approx((0.002, 0.002), abs=2e-4)
+
+
+def test_a_decision_that_comes_in_time_is_checked_outside_of_it() -> None:
+    clock, checked = Clock(), list[tuple[int, int]]()
+
+    def check(view: int, decision: int) -> None:
+        clock.now += 1.0
+        checked.append((view, decision))
+        if view > 1:
+            raise Doubt(Reason.INFEASIBLE, "it is full")
+
+    guard = made(clock=clock, check=check)
+    assert [guard.decide(str(view), view, 0.0).reason for view in (1, 2)] == [
+        None,
+        Reason.INFEASIBLE,
+    ]
+    assert checked == [(1, 1), (2, 1)]
+    assert guard.status(0.0).fallbacks == {"infeasible": 1}
+    assert guard.status(0.0).seconds_p99 == 0.0
+
+
+def test_the_time_that_a_question_may_take_can_depend_on_it() -> None:
+    clock = Clock()
+
+    def slow(view: int) -> Recommendation[int]:
+        clock.now += 0.5
+        return Recommendation(1, "learned")
+
+    guard = made(slow, clock=clock, budget_s=float, strikes=9)
+    assert [guard.decide(str(view), view, 0.0).reason for view in (1, 0, 2)] == [
+        None,
+        Reason.BUDGET,
+        None,
+    ]
+    assert "500.00 ms of 0 ms" in guard.status(0.0).last
+
+
+def test_how_both_fared_is_shown_where_enough_is_known() -> None:
+    guard = made(mode=GuardMode.CANARY_50, samples_min=3)
+    for number in range(40):
+        learned = guard.decide(str(number), 1, 0.0).learned
+        guard.ended(str(number), now=1.0, response_s=30.0 if learned else 10.0, ok=True)
+    status = guard.status(1.0)
+    assert status.compared == status.learned > 3
+    assert status.reference_compared == 40 - status.learned
+    assert (status.ratio_mean, status.reference_mean) == pytest.approx((3.0, 1.0))
+    few = made(mode=GuardMode.CANARY_50).status(0.0)
+    assert math.isnan(few.ratio_mean) and math.isnan(few.reference_mean)
 
 
 def _live(

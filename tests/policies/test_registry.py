@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import configparser
 import re
 import subprocess
 import sys
@@ -16,6 +15,7 @@ from hrm import policies
 from hrm.errors import InvalidConfig
 from hrm.policies.min_wait import MinWait
 from hrm.testing.virtual import VirtualCluster, unit
+from tests.policies.packages import install_package
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENT = ROOT / "docs" / "policies.md"
@@ -29,16 +29,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
     packages: list[str] = []
 
     def put(package: str, source: str, points: dict[str, str]) -> None:
-        folder = tmp_path / package
-        info = folder / f"{package}-1.0.dist-info"
-        info.mkdir(parents=True)
-        (folder / f"{package}.py").write_text(source)
-        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
-        parser = configparser.ConfigParser(delimiters=("=",))
-        parser[policies.GROUP] = points
-        with (info / "entry_points.txt").open("w") as file:
-            parser.write(file)
-        monkeypatch.syspath_prepend(folder)
+        install_package(tmp_path, monkeypatch, package, source, points)
         packages.append(package)
 
     yield put
@@ -144,3 +135,10 @@ def test_a_master_with_an_unknown_policy_ends_with_the_reason(tmp_path: Path) ->
     assert ended.returncode == 2
     assert "no placement policy is called 'wishful'" in ended.stderr
     assert "Traceback" not in ended.stderr
+
+
+def test_where_a_policy_comes_from_is_known_without_its_package(install: Install) -> None:
+    install("broken", "raise RuntimeError('no')", {"broken-one": "broken:policy"})
+    assert policies.origin("broken-one") == "broken:policy of broken 1.0"
+    with pytest.raises(InvalidConfig, match="set placement_candidate in hrm"):
+        policies.origin("wishful", "placement_candidate")

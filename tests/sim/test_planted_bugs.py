@@ -20,6 +20,7 @@ from tests.sim.planted import (
     gpus,
     masters,
     nodes,
+    pipelines,
     platforms,
     queue_plans,
     queues,
@@ -53,11 +54,14 @@ from tests.sim.planted.plans import (
 )
 
 SEEDS = range(150)
-LIMITS = (None, Limits(without=frozenset({"submissions"})))
+LIMITS = (
+    Limits(without=frozenset({"pipelines"})),
+    Limits(without=frozenset({"submissions", "pipelines"})),
+)
 """One of the bugs is rare if the nodes are full of drivers."""
-PLAIN = Limits(without=frozenset({"queues"}))
+PLAIN = Limits(without=frozenset({"queues", "pipelines"}))
 """What the seeds below meant when they found something."""
-MODULES = (scheduling, gangs, nodes, masters, turns, gpus, drivers, queues, platforms)
+MODULES = (scheduling, gangs, nodes, masters, turns, gpus, drivers, queues, platforms, pipelines)
 BUGS = [bug for module in MODULES for bug in module.BUGS]
 
 ERRORS = r"\b(?:Attribute|Index|Key|Name|Type|Value)Error\b"
@@ -138,7 +142,9 @@ CAUGHT_UNDER: dict[Callable[[pytest.MonkeyPatch], None], Plan] = {
     gangs.gangs_of_all_sizes_alike: behind_a_large_gang(0),
     gangs.gangs_behind_any_smaller: behind_a_labelled_gang(0),
     scheduling.exclusions_of_all_alike: behind_an_excluded_job(0),
-    gangs.gang_of_one_size: draw(1597, Limits(without=frozenset({"labels", "queues"}))),
+    gangs.gang_of_one_size: draw(
+        1597, Limits(without=frozenset({"labels", "queues", "pipelines"}))
+    ),
     scheduling.units_of_one_node_are_one: beside_a_free_gpu(0),
     gpus.gpu_granted_twice: gpu_rivals(0, preemption=True),
     scheduling.end_of_streams_awaited_in_order: behind_a_stream(0),
@@ -168,6 +174,16 @@ CAUGHT_UNDER: dict[Callable[[pytest.MonkeyPatch], None], Plan] = {
     platforms.moved_to_what_is_full: queue_plans.two_platforms(3),
     platforms.moved_when_it_has_just_started: queue_plans.two_platforms(0),
     platforms.kept_is_moved: queue_plans.two_platforms(0, preemptible=False),
+    pipelines.end_of_an_old_attempt: pipelines.cut_workers(0),
+    pipelines.tasks_of_a_lost_worker: pipelines.busy_workers(0),
+    pipelines.placed_though_it_came_back: pipelines.busy_workers(1),
+    pipelines.acknowledged_too_early: pipelines.busy_workers(0),
+    pipelines.another_step_while_yielding: pipelines.cut_workers(0),
+    pipelines.tasks_of_a_released_worker: pipelines.busy_workers(0),
+    pipelines.numbers_of_an_earlier_master: pipelines.busy_workers(1),
+    pipelines.mute_workers_are_kept: pipelines.busy_workers(3),
+    pipelines.ends_are_forgotten: pipelines.busy_workers(1),
+    pipelines.workloads_that_do_not_end: pipelines.busy_workers(0),
 }
 
 

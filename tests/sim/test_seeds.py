@@ -25,7 +25,7 @@ def fresh() -> int:
     """The first seed of this change, derived from the code that the simulator runs: every change
     gets other faults, and one tree gets the same wherever it is tested."""
     digest = hashlib.sha256()
-    for folder in ("hrm/core", "hrm/policies", "hrm/runtime", "hrm/sim"):
+    for folder in ("hrm/core", "hrm/pipelines/core", "hrm/policies", "hrm/runtime", "hrm/sim"):
         for path in sorted((ROOT / folder).rglob("*.py")):
             digest.update(path.relative_to(ROOT).as_posix().encode())
             digest.update(path.read_bytes())

@@ -21,7 +21,7 @@ import re
 import signal
 import subprocess
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -44,7 +44,6 @@ from hrm.spark.launch import Launch
 
 __all__ = ["Adopted", "ContainerSupervisor", "Ended", "StopOrder"]
 
-EnvironmentOf = Callable[[Account | None], Awaitable[Mapping[str, str]]]
 _FORCE_MARGIN_S = 20.0
 _SHIM_GRACE_S = 5.0
 _MAKE_WAY_LIMIT_S = 60.0
@@ -85,7 +84,6 @@ class ContainerSupervisor:
         log_bytes_max: int,
         log_files_max: int,
         on_end: Callable[[str, Ended], None],
-        environment_of: EnvironmentOf | None = None,
         account_of: Callable[[str], Account | None] = lambda _user: None,
         warm: WarmPool | None = None,
         scratch: Scratch | None = None,
@@ -93,7 +91,6 @@ class ContainerSupervisor:
         unpacked_bytes_max: int = 1 << 40,
     ) -> None:
         """``rebuild`` makes the driver of that name, for containers that an earlier run began.
-        ``environment_of``: variables for each container of an account, in addition to its own.
         ``account_of``: the account for a user's containers, None: the agent's; it may refuse with
         LaunchFailed. ``warm``: JVMs that have started already, for containers that they fit.
         ``scratch``: where their scratch space is, in place of their own directories. ``files``:
@@ -106,7 +103,6 @@ class ContainerSupervisor:
         self._log_bytes_max = log_bytes_max
         self._log_files_max = log_files_max
         self._on_end = on_end
-        self._environment_of = environment_of
         self._account_of = account_of
         self._warm = warm
         self._scratch = scratch or Scratch()
@@ -221,10 +217,9 @@ class ContainerSupervisor:
         directory = self.work_dir(container_id)
         try:
             account = await asyncio.to_thread(self._account_of, spec.user)
-            more = {} if self._environment_of is None else await self._environment_of(account)
             await self._bring_files(spec, directory)
             process = await asyncio.to_thread(
-                self._spawn, directory, spec, account, more, launch, limits, jvm
+                self._spawn, directory, spec, account, launch, limits, jvm
             )
         except (OSError, LaunchFailed) as error:
             await self._not_started(container_id, directory, str(error))
@@ -256,7 +251,6 @@ class ContainerSupervisor:
         directory: Path,
         spec: ContainerSpec,
         account: Account | None,
-        environment: Mapping[str, str],
         launch: Launch,
         limits: ContainerLimits,
         jvm: WarmJvm | None,
@@ -275,7 +269,6 @@ class ContainerSupervisor:
             "cwd": str(home),
             "argv": unpacking(files, home, self._unpacked_bytes_max, launch.argv),
             "environment": {
-                **environment,
                 **launch.environment,
                 **local,
                 **(account.environment(home) if account else {}),

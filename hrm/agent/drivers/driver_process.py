@@ -29,6 +29,7 @@ __all__ = [
     "APPLICATION_DIR",
     "DOCUMENT_FILE",
     "ENVIRONMENT_SETTING",
+    "TOKEN_FILE",
     "driver_launch",
     "files_dir",
     "files_of",

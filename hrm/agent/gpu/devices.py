@@ -41,8 +41,7 @@ _log = structlog.get_logger("hrm.agent")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuDevices:
     """``of``: the device of each GPU, by its index; ``others``: GPUs of the machine that are not
-    offered; ``driver``: all major numbers of the driver, none where programs may request a GPU from
-    the agent (``pipeline_gpus``), because then every container must have access to the driver."""
+    offered; ``driver``: all major numbers of the driver."""
 
     of: dict[int, DeviceNumbers] = field(default_factory=dict)
     others: frozenset[DeviceNumbers] = frozenset()
@@ -71,26 +70,19 @@ class GpuDevices:
 def find_gpu_devices(
     gpus: Iterable[Gpu],
     declared: tuple[DeclaredGpu, ...],
-    asked_for: Iterable[Gpu] = (),
     proc_devices: Path = _PROC_DEVICES,
     dev: Path = _DEV,
 ) -> GpuDevices:
-    """The devices of these GPUs on this machine. ``asked_for``: those that the agent may grant to
-    any program, which stay open to all.
+    """The devices of these GPUs on this machine.
 
     Raises:
         InvalidConfig: the path of a declared GPU is not a device.
     """
     majors = _majors(proc_devices)
-    asked_for = tuple(asked_for)
-    to_ask = {gpu.index for gpu in asked_for}
-    driver: frozenset[DeviceNumbers] = (
-        frozenset() if to_ask else frozenset(DeviceNumbers(major) for major in majors.values())
-    )
+    driver = frozenset(DeviceNumbers(major) for major in majors.values())
     if declared:
         named = {i: _numbers(gpu.device) for i, gpu in enumerate(declared) if gpu.device}
-        of = {index: device for index, device in named.items() if index not in to_ask}
-        return GpuDevices(of=of, driver=driver)
+        return GpuDevices(of=dict(named), driver=driver)
     major = next((majors[name] for name in _DRIVER if name in majors), None)
     if major is None:
         return GpuDevices()
@@ -98,8 +90,7 @@ def find_gpu_devices(
     there = (re.fullmatch(r"nvidia(\d+)", path.name) for path in dev.glob("nvidia*"))
     minors = {int(found[1]) for found in there if found}
     all_of_them = {DeviceNumbers(major, minor) for minor in minors if minor < _CONTROL_FIRST}
-    open_to_all = {DeviceNumbers(major, _minor(gpu)) for gpu in asked_for}
-    others = frozenset(all_of_them - set(of.values()) - open_to_all)
+    others = frozenset(all_of_them - set(of.values()))
     return GpuDevices(of=of, others=others, driver=driver)
 
 

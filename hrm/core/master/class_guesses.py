@@ -27,6 +27,7 @@ from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
 from hrm.core.vocabulary.learned_classes import LearnedClass
 from hrm.core.vocabulary.model import ApplicationId, WorkloadClass, is_driver
+from hrm.core.vocabulary.ownership import MASTER
 
 __all__ = ["ClassGuesses"]
 
@@ -61,6 +62,8 @@ class ClassGuesses:
         if event.declared_class is not None:
             driver = is_driver(event.new_id or event.application_id)
             evidence = "that of its submission" if driver else "declared by spark.hrm.class"
+            if event.owner == MASTER and not driver:
+                evidence = "that of its tasks"
             return event.declared_class, evidence, False
         known = None
         if self._master_state.bounds.class_guess_s:

@@ -122,6 +122,32 @@ class ClusterView(TableColumns):
         self._avoided = self._suited = None
         self.open = self._allowed = self._open
 
+    def follow(self, other: ClusterView) -> None:
+        """Be as ``other``, a view of the same state, is now, with its tentative reservations and
+        the rows that it has closed; without sharing anything that either may write."""
+        assert other._state is self._state, "a view follows others of its own state"
+        self.renew()
+        if other._reduced:
+            rows = list(other._reduced)
+            self._table[rows] = other._table[rows]
+            self._reduced.update(rows)
+        self._images.update(other._images)
+        self._added.update((row, list(added)) for row, added in other._added.items())
+        self._together.extend(other._together)
+        self._avoided, self._suited = other._avoided, other._suited
+        self._allowed = _sealed(other._allowed.copy())
+        self.open = _sealed(other.open.copy())
+
+    def is_of(self, other: ClusterView) -> bool:
+        """Is this a view of the same state as ``other``?"""
+        return self._state is other._state
+
+    def fork(self) -> ClusterView:
+        """Another view, which is as this one is now."""
+        made = ClusterView(self._state)
+        made.follow(self)
+        return made
+
     def avoid(self, nodes: frozenset[NodeName]) -> None:
         """Close the rows of these nodes to every demand that an open row of another could hold."""
         self._avoided = self._state.rows_of(nodes)

@@ -21,6 +21,7 @@ __all__ = [
     "NOTHING",
     "NO_LAUNCH",
     "NO_UNIT",
+    "WORKLOAD_PREFIX",
     "ApplicationId",
     "ApplicationState",
     "ContainerEnd",
@@ -52,6 +53,8 @@ __all__ = [
 ]
 
 DRIVER_PREFIX = "driver-"
+WORKLOAD_PREFIX = "pipelines-"
+"""What the ids of applications begin with whose containers run tasks of pipelines."""
 
 ApplicationId = NewType("ApplicationId", str)
 ContainerId = NewType("ContainerId", str)

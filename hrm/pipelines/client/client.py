@@ -94,20 +94,20 @@ class Task:
     def __init__(
         self,
         client: Client,
-        request: pb.SubmitPipelineTaskRequest,
+        ticket: Ticket,
         future: futures.Future[TaskResult],
         given_up: threading.Event | None = None,
     ) -> None:
         """Setting ``given_up`` keeps the task from being submitted (again)."""
         self._client = client
-        self._request = request
+        self.ticket = ticket
         self._future = future
         self._given_up = given_up or threading.Event()
 
     @property
     def task_id(self) -> str:
         """Its id at the master."""
-        return self._request.task_id
+        return self.ticket.task_id
 
     def done(self) -> bool:
         return self._future.done()
@@ -191,7 +191,7 @@ class Client:
         )
         self.patience_s = patience_s
         self._loop = _loop()
-        self._running: dict[asyncio.Task[Any], pb.SubmitPipelineTaskRequest] = {}
+        self._running: dict[asyncio.Task[Any], str] = {}
         self._closed = False
         self._ownership_key = ownership_keys.new_key()
         self._sources: dict[int, tuple[Pipeline, Sources, PipelineSpec, pb.PipelineSpec]] = {}
@@ -222,7 +222,7 @@ class Client:
         request = self._request(pipeline, value, size_mb, workload, result_format)
         given_up = threading.Event()
         future = asyncio.run_coroutine_threadsafe(self._run(request, given_up), self._loop)
-        return Task(self, request, future, given_up)
+        return Task(self, _ticket_of(request), future, given_up)
 
     def send(
         self,
@@ -247,31 +247,17 @@ class Client:
                 await self._again(lambda: self._submit(request, threading.Event()))
 
         self._call(ask())
-        return Ticket(
-            task_id=request.task_id,
-            result_key=request.result_key.hex(),
-            ownership_key=request.ownership_key,
-            result_format=pipeline_wire.to_result_format(request.result_format).value,
-        )
+        return _ticket_of(request)
 
     def attach(self, ticket: Ticket) -> Task:
         """The task of a ticket; its result stays at the master."""
-        request = pb.SubmitPipelineTaskRequest(
-            task_id=ticket.task_id,
-            result_key=bytes.fromhex(ticket.result_key),
-            ownership_key=ticket.ownership_key,
-            result_format=pipeline_wire.from_result_format(ResultFormat(ticket.result_format)),
-        )
-        future = asyncio.run_coroutine_threadsafe(self._follow(request, forget=False), self._loop)
-        return Task(self, request, future)
+        follow = self._follow(ticket, forget=False)
+        return Task(self, ticket, asyncio.run_coroutine_threadsafe(follow, self._loop))
 
     def forget(self, ticket: Ticket) -> None:
         """The result of a task that has ended well is not needed any more."""
-        request = pb.SubmitPipelineTaskRequest(
-            task_id=ticket.task_id, ownership_key=ticket.ownership_key
-        )
         with contextlib.suppress(errors.NotFound):
-            self._call(self._again(lambda: self._fetch(request, forget=True)))
+            self._call(self._again(lambda: self._fetch(ticket, forget=True)))
 
     def map(
         self,
@@ -337,8 +323,8 @@ class Client:
 
         async def ask() -> None:
             await asyncio.gather(*(self._cancel(one.task_id, reason) for one in given_up))
-            requests = {id(one._request) for one in given_up}
-            running = [task for task, own in self._running.items() if id(own) in requests]
+            ids = {one.task_id for one in given_up}
+            running = [task for task, own in self._running.items() if own in ids]
             if running:
                 await asyncio.wait(running, timeout=GIVE_UP_S)
 
@@ -451,25 +437,30 @@ class Client:
         self, request: pb.SubmitPipelineTaskRequest, given_up: threading.Event
     ) -> TaskResult:
         """One task from its submission to its result, across restarts of the master."""
+        self._note_running(request.task_id)
         try:
             with contextlib.suppress(errors.AlreadyExists):
                 await self._again(lambda: self._submit(request, given_up))
         except _GivenUp:
             why = "it was abandoned before the master had it"
             return TaskResult(task_id=request.task_id, value=None, error=why)
-        return await self._follow(request, forget=True)
+        return await self._follow(_ticket_of(request), forget=True)
 
-    async def _follow(self, request: pb.SubmitPipelineTaskRequest, *, forget: bool) -> TaskResult:
+    async def _follow(self, ticket: Ticket, *, forget: bool) -> TaskResult:
         """The result of a task that the master has; ``forget``: it may drop it then."""
+        self._note_running(ticket.task_id)
+        end = await self._again(lambda: self._watch(ticket.task_id))
+        if not is_done(end):
+            return result_of(ticket.task_id, end, None)
+        data = await self._again(lambda: self._fetch(ticket, forget=forget))
+        return result_of(ticket.task_id, end, _value(ticket, end, data))
+
+    def _note_running(self, task_id: str) -> None:
         this = asyncio.current_task()
         assert this is not None
-        self._running[this] = request
-        this.add_done_callback(lambda task: self._running.pop(task, None))
-        end = await self._again(lambda: self._watch(request.task_id))
-        if not is_done(end):
-            return result_of(request.task_id, end, None)
-        data = await self._again(lambda: self._fetch(request, forget=forget))
-        return result_of(request.task_id, end, _value(request, end, data))
+        if this not in self._running:
+            this.add_done_callback(lambda task: self._running.pop(task, None))
+        self._running[this] = task_id
 
     async def _submit(
         self, request: pb.SubmitPipelineTaskRequest, given_up: threading.Event
@@ -511,7 +502,7 @@ class Client:
         finally:
             least.watched -= 1
 
-    async def _fetch(self, task: pb.SubmitPipelineTaskRequest, *, forget: bool) -> bytes:
+    async def _fetch(self, task: Ticket, *, forget: bool) -> bytes:
         request = pb.GetPipelineResultRequest(
             task_id=task.task_id, forget=forget, ownership_key=task.ownership_key
         )
@@ -572,7 +563,16 @@ def _this_user() -> str:
         return ""  # nodes that need a name say so
 
 
-def _value(request: pb.SubmitPipelineTaskRequest, end: pb.PipelineTaskEnd, data: bytes) -> Any:
+def _ticket_of(request: pb.SubmitPipelineTaskRequest) -> Ticket:
+    return Ticket(
+        task_id=request.task_id,
+        result_key=request.result_key.hex(),
+        ownership_key=request.ownership_key,
+        result_format=pipeline_wire.to_result_format(request.result_format).value,
+    )
+
+
+def _value(ticket: Ticket, end: pb.PipelineTaskEnd, data: bytes) -> Any:
     """The value of a result, if its worker has proved that it is one.
 
     Raises:
@@ -582,11 +582,11 @@ def _value(request: pb.SubmitPipelineTaskRequest, end: pb.PipelineTaskEnd, data:
     check_proof(
         data,
         end.proof,
-        key=request.result_key,
-        task_id=request.task_id,
+        key=bytes.fromhex(ticket.result_key),
+        task_id=ticket.task_id,
         placement=end.placement,
         kind=kind,
         node=end.node,
     )
-    wanted = pipeline_wire.to_result_format(request.result_format)
-    return decode(data, kind, wanted=wanted, task_id=request.task_id)
+    wanted = ResultFormat(ticket.result_format)
+    return decode(data, kind, wanted=wanted, task_id=ticket.task_id)

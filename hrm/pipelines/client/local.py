@@ -1,116 +1,110 @@
-"""A share of this machine's GPUs, for programs that are not pipeline subtasks: Spark executors.
+"""The device memory of this container, for steps of pipelines in Spark's executors.
 
-The agent admits them under the rules of its own subtasks (memory after admission, utilisation,
-co-runners), so GPU operators of batch and of streams and tasks of pipelines share a card without
-overfilling it. The agent's socket is named by ``HRM_AGENT_SOCKET``, which it sets for every
-container; access to the socket is the only permission required.
-
-Source: HRM paper, section 3.2 (GPU operations of several tasks closely packed on one device).
+An executor that was requested with device memory (``spark.hrm.executor.gpu.memory``) has its part
+of a GPU for as long as it lives, as a worker of pipelines has. Its Python processes share that
+part: it is cut into quarters, and a step holds as many as its memory needs while it runs, so that
+no more than four run there at a time, and never more than fit. Quarters are files that are locked,
+so a process that dies gives back what it held.
 """
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import math
 import os
-import threading
+import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-
-import grpc
+from pathlib import Path
 
 from hrm import errors
-from hrm.core.vocabulary.model import WorkloadClass
-from hrm.v1.pipeline_pb2_grpc import GpuServiceStub
-from hrm.wire import pipelines as pipeline_wire
 
-__all__ = ["SOCKET_VARIABLE", "GpuShare", "LocalGpus"]
+__all__ = ["MEMORY_VARIABLE", "LocalGpus"]
 
-SOCKET_VARIABLE = "HRM_AGENT_SOCKET"
-REPLY_LIMIT_S = 10.0
-"""Seconds beyond the wait within which an agent reports that no share was free."""
-_NO_WAIT_S = 1e-3
-
-
-@dataclass(frozen=True, slots=True)
-class GpuShare:
-    """A granted share. ``declared``: there is no such device; the work has to run on the CPU."""
-
-    index: int
-    uuid: str
-    declared: bool
+MEMORY_VARIABLE = "HRM_GPU_MEMORY_MIB"
+"""The container's part of all its GPUs, as ``hrm.spark.launch`` sets it."""
+QUARTERS = 4
+_PAUSE_S = 0.02
 
 
 class LocalGpus:
-    """The agent of this machine. ``socket`` None: from the environment; without it, no agent."""
+    """``directory``: where the quarters are; None: of the container, in which processes stand."""
 
-    def __init__(self, socket: str | None = None) -> None:
-        self.socket = socket or os.environ.get(SOCKET_VARIABLE, "")
-        self._channel = grpc.insecure_channel(f"unix:{self.socket}") if self.socket else None
+    def __init__(self, directory: Path | None = None, memory_mib: int | None = None) -> None:
+        """``memory_mib`` None: from the environment; 0 or nothing there: it has no GPU."""
+        if memory_mib is None:
+            given = os.environ.get(MEMORY_VARIABLE, "")
+            memory_mib = int(given) if given.isdecimal() else 0
+        self.memory_mib = memory_mib
+        self._directory = directory
 
     @property
     def there(self) -> bool:
-        return self._channel is not None
+        return self.memory_mib > 0
 
     @contextmanager
-    def share(
-        self,
-        kind: str,
-        *,
-        gpu_memory_mib: int = 0,
-        size_mb: float = 0.0,
-        workload: WorkloadClass = WorkloadClass.BATCH,
-        wait_s: float = 600.0,
-    ) -> Iterator[GpuShare]:
-        """Hold a share for the length of a ``with``; wait for it for at most ``wait_s``.
+    def share(self, kind: str, *, gpu_memory_mib: int = 0, wait_s: float = 600.0) -> Iterator[None]:
+        """Hold so much of it for the length of a ``with``; 0: all, for it is not known how much
+        ``kind`` takes. Waits for at most ``wait_s``.
 
         Raises:
-            Unavailable: no agent here, or no share free within ``wait_s``.
-            Unsatisfiable: no GPU of this node can ever hold it.
+            Unavailable: the container has no GPU, or no part of it was free within ``wait_s``.
+            Unsatisfiable: it is more than the container has.
         """
-        if self._channel is None:
+        if not self.there:
             raise errors.Unavailable(
-                f"no agent of HRM on this machine ({SOCKET_VARIABLE} is not set), so no GPU can "
-                f"be requested; run this on a cluster of HRM, or give the step a CPU version"
+                "this executor has no part of a GPU; request some: --conf "
+                "spark.hrm.executor.gpu.memory=4g, or give the step a CPU version"
             )
-        limit_s = max(wait_s, _NO_WAIT_S)  # 0 would mean no limit
-        request = pipeline_wire.from_claim(kind, gpu_memory_mib, size_mb, workload, limit_s)
-        call = GpuServiceStub(self._channel).Acquire(request)
-        # A deadline of the call would end the share, too. The agent limits the wait; the timer only
-        # covers an agent that hangs.
-        limit = threading.Timer(wait_s + REPLY_LIMIT_S, call.cancel)
-        limit.daemon = True
-        limit.start()
+        if gpu_memory_mib > self.memory_mib:
+            raise errors.Unsatisfiable(
+                f"{kind} needs {gpu_memory_mib} MiB of a GPU, and this executor has "
+                f"{self.memory_mib} MiB of one; request more (spark.hrm.executor.gpu.memory)"
+            )
+        need_mib = gpu_memory_mib or self.memory_mib
+        wanted = min(QUARTERS, math.ceil(QUARTERS * need_mib / self.memory_mib))
+        deadline = time.monotonic() + wait_s
+        held = self._take(wanted)
+        while not held:
+            if time.monotonic() >= deadline:
+                raise errors.Unavailable(
+                    f"no part of this executor's GPU was free for {kind} within {wait_s:g} s; wait "
+                    f"longer, or give the step a CPU version"
+                )
+            time.sleep(_PAUSE_S)
+            held = self._take(wanted)
         try:
-            try:
-                grant = next(iter(call))
-            except StopIteration:
-                raise errors.Unavailable("the agent ended the call; try again") from None
-            except grpc.RpcError as error:
-                raise _error(error, kind, wait_s) from error
-            finally:
-                limit.cancel()
-            yield GpuShare(grant.index, grant.uuid, grant.declared)
+            yield
         finally:
-            call.cancel()
+            for descriptor in held:
+                os.close(descriptor)
 
-    def close(self) -> None:
-        if self._channel is not None:
-            self._channel.close()
+    def _take(self, wanted: int) -> list[int]:
+        """Lock so many quarters, or none."""
+        directory = self._directory or _place()
+        held: list[int] = []
+        for number in range(QUARTERS):
+            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+            descriptor = os.open(directory / f".hrm-gpu-{number}", flags, 0o600)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                os.close(descriptor)
+                continue
+            held.append(descriptor)
+            if len(held) == wanted:
+                return held
+        for descriptor in held:
+            os.close(descriptor)
+        return []
 
 
-def _error(error: grpc.RpcError, kind: str, wait_s: float) -> errors.HrmError:
-    code = error.code() if isinstance(error, grpc.Call) else grpc.StatusCode.UNKNOWN
-    details = error.details() if isinstance(error, grpc.Call) else str(error)
-    if code is grpc.StatusCode.FAILED_PRECONDITION:
-        return errors.Unsatisfiable(details or "")
-    if code is grpc.StatusCode.DEADLINE_EXCEEDED:
-        return errors.Unavailable(
-            f"no GPU of this node had capacity for {kind} within {wait_s:g} s; wait longer, or "
-            f"give the step a CPU version"
-        )
-    if code is grpc.StatusCode.CANCELLED:
-        return errors.Unavailable(
-            f"this node's agent did not respond to {kind} within {wait_s + REPLY_LIMIT_S:g} s; "
-            f"look at its log, or restart it"
-        )
-    return errors.Unavailable(f"this node's agent gave no GPU to {kind}: {details}")
+def _place() -> Path:
+    """A directory of the container that its processes can write to."""
+    here = Path.cwd()
+    with contextlib.suppress(OSError):
+        if os.access(here, os.W_OK):
+            return here
+    return Path(tempfile.gettempdir())

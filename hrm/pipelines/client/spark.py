@@ -3,11 +3,11 @@
     labelled = map_in_pandas(detection, images, "path string, labels array<string>")
 
 The first step gets a ``pandas.DataFrame``, the last one returns one with the columns of ``schema``;
-``images`` may be a streaming DataFrame. CPU versions run in the executor's own Python worker. For a
-GPU version the worker requests a share from the agent of its node (``hrm.pipelines.client.local``),
-and holds it only for that step, so that operators of several applications alternate on a card; for
-the same reason ``overlap`` batches of one partition are processed at a time. A step with both
-versions waits for a GPU for ``gpu_wait_s``, then uses its CPU version.
+``images`` may be a streaming DataFrame. Steps run in the executor's own Python workers. A GPU
+version holds a part of the device memory that the executor has (``hrm.pipelines.client.local``) for
+that step alone, so that steps of its tasks alternate; for the same reason ``overlap`` batches of
+one partition are processed at a time. A step with both versions waits for a part for
+``gpu_wait_s``, then uses its CPU version, as it does in an executor without a GPU.
 
 Source: HRM paper, section 3.2.
 """
@@ -27,7 +27,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hrm import errors
-from hrm.core.vocabulary.model import WorkloadClass
 from hrm.pipelines.client.definition import Pipeline, Step
 from hrm.pipelines.client.local import LocalGpus
 from hrm.pipelines.client.sources import sources_of
@@ -61,8 +60,7 @@ def map_in_pandas(
         raise errors.InvalidConfig(f"overlap is {overlap}, it must be 1 to 16")
     sources = sources_of(pipeline)
     pipeline.spec(sources.reference)
-    workload = WorkloadClass.STREAM if frame.isStreaming else WorkloadClass.BATCH
-    run = _Batches(sources.reference, sources.files, overlap, gpu_wait_s, timeout_s, workload.value)
+    run = _Batches(sources.reference, sources.files, overlap, gpu_wait_s, timeout_s)
     return frame.mapInPandas(run, schema)
 
 
@@ -75,7 +73,6 @@ class _Batches:
     overlap: int
     gpu_wait_s: float
     timeout_s: float
-    workload: str
 
     def __call__(self, batches: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
         pipeline = _import(self.reference, self.files)
@@ -92,15 +89,13 @@ class _Batches:
                 yield waiting.popleft().result()
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
-            gpus.close()
 
     def _task(self, order: list[Step], batch: pd.DataFrame, gpus: LocalGpus) -> pd.DataFrame:
-        size_mb = float(batch.memory_usage(deep=True).sum()) / 1e6
         results: dict[str, Any] = {}
         for step in order:
             inputs = [results[name] for name in step.after] if step.after else [batch]
             try:
-                results[step.name] = self._step(step, inputs, size_mb, gpus)
+                results[step.name] = self._step(step, inputs, gpus)
             except errors.HrmError:
                 raise
             except Exception as error:
@@ -109,7 +104,7 @@ class _Batches:
         last_frame: pd.DataFrame = results[order[-1].name]
         return last_frame
 
-    def _step(self, step: Step, inputs: list[Any], size_mb: float, gpus: LocalGpus) -> Any:
+    def _step(self, step: Step, inputs: list[Any], gpus: LocalGpus) -> Any:
         gpu, cpu = step.versions.get(Device.GPU), step.versions.get(Device.CPU)
         if gpu is None or (cpu is not None and not gpus.there):
             assert cpu is not None, "checked by Pipeline.spec"
@@ -120,8 +115,6 @@ class _Batches:
                     gpus.share(
                         step.kind,
                         gpu_memory_mib=step.gpu_memory_mib,
-                        size_mb=size_mb,
-                        workload=WorkloadClass(self.workload),
                         wait_s=self.timeout_s if cpu is None else self.gpu_wait_s,
                     )
                 )

@@ -97,6 +97,11 @@ class TaskRecord:
     outcome: TaskOutcome | None = None
     message: str = ""
 
+    @property
+    def number(self) -> int:
+        """Of its latest placement, for people."""
+        return m.placement_number(self.attempt)
+
 
 class PipelineCluster:
     """``handle(event) -> commands``; ``explain`` gives the reason why a task waits.
@@ -206,11 +211,11 @@ class PipelineCluster:
             ahead = (self.places() if places is None else places).get(task_id, 0)
             before = f", {ahead} before it" if ahead else ""
             past = f"; before that: {record.before}" if record.before else ""
-            return f"it waits for a node{before}: {record.why}{past}"
+            return f"it waits for a worker{before}: {record.why}{past}"
         done = {t.key.subtask for t in record.timings if t.outcome is RunOutcome.DONE}
         left = [one.name for one in record.spec.pipeline.subtasks if one.name not in done]
         return (
-            f"on node {record.node} ({record.why}), placement {record.attempt}; "
+            f"on node {record.node} ({record.why}), placement {record.number}; "
             f"done: {', '.join(sorted(done)) or 'nothing'}; to do: {', '.join(left) or 'nothing'}"
         )
 
@@ -391,6 +396,7 @@ class PipelineCluster:
             if self.away.pop(task_id, None) is not None:  # an earlier master placed it there
                 record = self.tasks[task_id]
                 record.node, record.attempt, record.why = name, attempt, "it was there before"
+                self.table.declare(record.spec.pipeline, record.spec.size_mb)
                 self.table.placed(name, record.spec)
         kept = self.table.nodes[name].placed
         for task_id, attempt in event.tasks:
@@ -466,7 +472,7 @@ class PipelineCluster:
                 continue
             fits, why = self.table.fits(record.spec, self.bounds.node_tasks_limit)
             if not fits.any():
-                record.why = why if self.table.nodes else "there is no node for pipelines"
+                record.why = why if self.table.nodes else "none runs yet"
                 if self.table.nodes and self.table.waits_for_capacity(record.spec):
                     return
                 nowhere[kind] = record.why
@@ -510,7 +516,7 @@ class PipelineCluster:
         task_id, attempt = record.spec.task_id, record.attempt
         self._commands.append(m.PlaceTask(node=node, task=record.spec, attempt=attempt, why=why))
         self._commands.append(
-            m.ReportPlacement(task_id=task_id, node=node, attempt=attempt, message=why)
+            m.ReportPlacement(task_id=task_id, node=node, attempt=record.attempt, message=why)
         )
 
 

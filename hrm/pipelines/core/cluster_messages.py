@@ -16,6 +16,7 @@ from hrm.pipelines.core.node_messages import (
 )
 
 __all__ = [
+    "ATTEMPTS_MAX",
     "AllEnded",
     "CancelAsked",
     "CancelTask",
@@ -34,7 +35,17 @@ __all__ = [
     "TaskEnded",
     "TaskRecovered",
     "TaskSubmitted",
+    "placement_number",
 ]
+
+ATTEMPTS_MAX = 1 << 10
+"""Per task under one master; above both limits on losses. An attempt of an earlier master differs
+from what it was by a multiple of this, and is below all of this one's."""
+
+
+def placement_number(attempt: int) -> int:
+    """For people: which placement it was, under the master that made it."""
+    return attempt % ATTEMPTS_MAX
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -45,7 +45,6 @@ class NodeBounds:
     """Bounds of a node's core."""
 
     tasks_limit: int = 1_000
-    claims_limit: int = 256
     starvation_factor: float = 5.0
     starvation_floor_s: float = 30.0
     profiling: bool = True
@@ -65,9 +64,8 @@ class Dispatcher:
         bounds: NodeBounds,
         *,
         start: Callable[[StartDecision, float, bool], None],
-        is_claim: Callable[[SubtaskKey], bool],
     ) -> None:
-        """``start(which, now, profile)`` carries a start out; ``is_claim``: not a subtask."""
+        """``start(which, now, profile)`` carries a start out."""
         self.policy = policy
         self.refusals: list[str] = []
         self.refused = 0
@@ -76,7 +74,6 @@ class Dispatcher:
         self._ready = ready
         self._bounds = bounds
         self._start = start
-        self._is_claim = is_claim
 
     @property
     def _estimates(self) -> LearningEstimates:
@@ -161,7 +158,7 @@ class Dispatcher:
         on_core = any(device is Device.CPU for device, _ in profiling)
         rows = {run.row for run in self._resources.runs if run.profile}
         for ready in list(self._ready.values()):
-            if ready.row in rows or self._is_claim(ready.key):
+            if ready.row in rows:
                 continue
             if self._estimates.measured_cells(ready.row) >= _PROFILED_CELLS:
                 continue

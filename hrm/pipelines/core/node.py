@@ -2,9 +2,8 @@
 
 Subtasks become ready when their predecessors end; a ``NodePolicy`` chooses which of them start on
 which core or GPU (``dispatch``), and every choice is checked against ``feasibility.refusal``. The
-core gets ends (``SubtaskEnded``) and the clock as events, and commands an interpreter, the agent or
-the simulator, what to start and stop. Claims of GPUs from outside (``GpuAsked``) wait in the same
-queue, under the same rules.
+core gets ends (``SubtaskEnded``) and the clock as events, and commands an interpreter, a worker or
+the simulator, what to start and stop.
 
 Source: LDWP + IAWP, sections 2.1, 3.4 and algorithm 2.
 """
@@ -23,13 +22,10 @@ from hrm.pipelines.core.model import (
     LearningEstimates,
     NodePolicy,
     NodeView,
-    PipelineSpec,
     ReadySubtask,
     StartDecision,
     SubtaskKey,
-    SubtaskSpec,
     TaskId,
-    TaskSpec,
     row_of,
 )
 from hrm.pipelines.core.node_messages import RunOutcome, TaskOutcome
@@ -49,7 +45,6 @@ _LATE_S = 2.0
 
 _SM = CO_RUN_FEATURES.index("sm")
 _OUT_OF_MEMORY_FACTOR = 1.5
-_CLAIM = "gpu"
 
 
 class PipelineNode:
@@ -65,8 +60,11 @@ class PipelineNode:
         estimates: LearningEstimates,
         *,
         bounds: NodeBounds | None = None,
+        machine: str = "",
     ) -> None:
+        """``machine``: where it is, for people; "": as its name says."""
         self.capacity = capacity
+        self.machine = machine or capacity.name
         self.policy = policy
         self.estimates = estimates
         self.bounds = bounds or NodeBounds()
@@ -82,7 +80,6 @@ class PipelineNode:
             self._ready,
             self.bounds,
             start=self._start,
-            is_claim=lambda key: bool(self.tasks[key.task_id].claim),
         )
         self._last_run = 0
         self._commands: list[m.NodeCommand] = []
@@ -106,10 +103,6 @@ class PipelineNode:
                 self._time_out(event.now)
             case m.DrainAsked():
                 self._drain(event)
-            case m.GpuAsked():
-                self._ask(event)
-            case m.GpuReleased():
-                self._released(event)
         if not self.yielding:
             self.dispatcher.dispatch(event.now)
         return commands
@@ -150,9 +143,9 @@ class PipelineNode:
         if known is not None:
             why = f"attempt {known.attempt} of it is still here"
         elif self.draining:
-            why = f"node {self.capacity.name} is draining"
+            why = f"node {self.machine} is draining"
         elif len(self.tasks) >= self.bounds.tasks_limit:
-            why = f"node {self.capacity.name} has {len(self.tasks)} tasks already"
+            why = f"node {self.machine} has {len(self.tasks)} tasks already"
         if why:
             self._report_end(task, TaskOutcome.GIVEN_BACK, why)
         else:
@@ -168,7 +161,7 @@ class PipelineNode:
             task.subtasks[one.name] = PlacedSubtask(key, one, row)
             why = feasibility.never_fits(one, self.capacity)
             if why:
-                self._report_end(task, TaskOutcome.FAILED, f"node {self.capacity.name}: {why}")
+                self._report_end(task, TaskOutcome.FAILED, f"node {self.machine}: {why}")
                 return
         self.tasks[spec.task_id] = task
         self._release_followers(task, now)
@@ -223,13 +216,13 @@ class PipelineNode:
         if not event.draining:
             return
         for task in list(self.tasks.values()):
-            if not task.claim and (event.begun or not task.begun):
+            if event.begun or not task.begun:
                 self._return(task, event.now)
             elif self.yielding:
                 self._yield(task, event.now)
 
     def _return(self, task: NodeTask, now: float) -> None:
-        self._end(task, TaskOutcome.GIVEN_BACK, f"node {self.capacity.name} is draining", now)
+        self._end(task, TaskOutcome.GIVEN_BACK, f"node {self.machine} is draining", now)
 
     def _yield(self, task: NodeTask, now: float) -> None:
         """Its steps that run may end; nothing of it starts any more."""
@@ -240,7 +233,7 @@ class PipelineNode:
         self, task: NodeTask, one: PlacedSubtask, by: SubtaskHappening, now: float, why: str
     ) -> None:
         one.life.follow(by, SubtaskState.FAILED, now, why)
-        message = f"subtask {one.spec.name!r} failed on node {self.capacity.name}: {why}"
+        message = f"subtask {one.spec.name!r} failed on node {self.machine}: {why}"
         self._end(task, TaskOutcome.FAILED, message, now)
 
     def _end(self, task: NodeTask, outcome: TaskOutcome, message: str, now: float) -> None:
@@ -261,10 +254,6 @@ class PipelineNode:
         self._report_end(task, task.ending, task.message)
 
     def _report_end(self, task: NodeTask, outcome: TaskOutcome, message: str) -> None:
-        if task.claim:
-            if outcome is TaskOutcome.FAILED:
-                self._commands.append(m.RefuseGpu(holder=task.claim, why=message, never=True))
-            return
         self._commands.append(
             m.EndTask(
                 task_id=task.spec.task_id,
@@ -298,7 +287,7 @@ class PipelineNode:
             expected_s=self.estimates.run_s(one.row, start.device),
             memory_mib=feasibility.host_need_mib(ready, self.estimates),
             gpu_memory_mib=feasibility.gpu_need_mib(ready, self.estimates) if on_gpu else 0.0,
-            deadline=math.inf if task.claim else now + one.spec.timeout_s,
+            deadline=now + one.spec.timeout_s,
             profile=profile,
             sm=float(self.estimates.gpu_features(one.row)[_SM]) if on_gpu else 0.0,
             placed_by=start.placed_by,
@@ -310,9 +299,6 @@ class PipelineNode:
         one.runs += 1
         why = f"on {start.device.value} {start.number}"
         one.life.take(SubtaskHappening.STARTED, now, why)
-        if task.claim:
-            self._commands.append(m.GrantGpu(holder=task.claim, number=start.number))
-            return
         self._commands.append(
             m.StartSubtask(
                 key=start.key,
@@ -376,9 +362,8 @@ class PipelineNode:
         if outcome is RunOutcome.DONE:
             took = (timing.ran_s, timing.memory_mib, timing.gpu_memory_mib)
             self.estimates.observe_run(run.row, run.device, *took, timing.co_runners)
-        if not task.claim:
-            report = m.ReportSubtask(task_id=task.spec.task_id, attempt=task.attempt, timing=timing)
-            self._commands.append(report)
+        report = m.ReportSubtask(task_id=task.spec.task_id, attempt=task.attempt, timing=timing)
+        self._commands.append(report)
         self._next_state(task, one, run, outcome, message, event.now)
 
     def _timing(
@@ -449,45 +434,3 @@ class PipelineNode:
             one.devices = one.devices & {Device.CPU}
         why = f"out of device memory: {message}".rstrip(": ")
         self._make_ready(task, one, SubtaskHappening.RUN_FAILED, now, why)
-
-    # --- claims from outside ------------------------------------------------------------------
-
-    def _ask(self, event: m.GpuAsked) -> None:
-        task_id = _claim_id(event.holder)
-        if task_id in self.tasks:
-            return
-        if sum(bool(task.claim) for task in self.tasks.values()) >= self.bounds.claims_limit:
-            why = f"{self.bounds.claims_limit} claims on GPUs are here already; try again later"
-            self._commands.append(m.RefuseGpu(holder=event.holder, why=why, never=False))
-            return
-        subtask = SubtaskSpec(
-            name=_CLAIM,
-            kind=event.kind,
-            devices=frozenset({Device.GPU}),
-            gpu_memory_mib=event.gpu_memory_mib,
-            attempts=1,
-        )
-        pipeline = PipelineSpec(name=event.kind, reference="", subtasks=(subtask,))
-        spec = TaskSpec(
-            task_id=task_id,
-            pipeline=pipeline,
-            size_mb=event.size_mb,
-            workload=event.workload,
-            submitted_at_s=event.now,
-        )
-        self._take_in(NodeTask(spec, 1, claim=event.holder), event.now)
-
-    def _released(self, event: m.GpuReleased) -> None:
-        task = self.tasks.get(_claim_id(event.holder))
-        if task is None:
-            return
-        one = task.subtasks[_CLAIM]
-        if one.run is None:
-            self._end(task, TaskOutcome.CANCELLED, "the holder has disconnected", event.now)
-            return
-        ended = m.SubtaskEnded(now=event.now, key=one.key, run=one.run.run, outcome=RunOutcome.DONE)
-        self._ended(ended)
-
-
-def _claim_id(holder: str) -> TaskId:
-    return TaskId(f"gpu claim of {holder}")

@@ -11,23 +11,19 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from hrm.core.vocabulary.model import NodeName, WorkloadClass
+from hrm.core.vocabulary.model import NodeName
 from hrm.pipelines.core.model import Device, Row, SubtaskKey, TaskId, TaskSpec
 
 __all__ = [
     "ClockTicked",
     "DrainAsked",
     "EndTask",
-    "GpuAsked",
     "GpuCard",
-    "GpuReleased",
-    "GrantGpu",
     "LoadSampled",
     "NodeCapacity",
     "NodeCommand",
     "NodeEvent",
     "NodeLoad",
-    "RefuseGpu",
     "ReportSubtask",
     "RunOutcome",
     "StartSubtask",
@@ -230,26 +226,6 @@ class DrainAsked:
     after_step: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuAsked:
-    """A process outside of pipelines requests a share of a GPU, under the same rules."""
-
-    now: float
-    holder: str
-    kind: str
-    gpu_memory_mib: int
-    size_mb: float = 0.0
-    workload: WorkloadClass = WorkloadClass.BATCH
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuReleased:
-    """The holder is done, has changed its mind, or has died."""
-
-    now: float
-    holder: str
-
-
 NodeEvent = (
     TaskPlaced
     | TaskWithdrawn
@@ -258,8 +234,6 @@ NodeEvent = (
     | LoadSampled
     | ClockTicked
     | DrainAsked
-    | GpuAsked
-    | GpuReleased
 )
 
 
@@ -313,19 +287,4 @@ class EndTask:
     timings: tuple[SubtaskTiming, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GrantGpu:
-    holder: str
-    number: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RefuseGpu:
-    """``never``: a new request on this node would be refused, too."""
-
-    holder: str
-    why: str
-    never: bool
-
-
-NodeCommand = StartSubtask | StopSubtask | ReportSubtask | EndTask | GrantGpu | RefuseGpu
+NodeCommand = StartSubtask | StopSubtask | ReportSubtask | EndTask

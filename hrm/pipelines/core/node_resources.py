@@ -177,8 +177,7 @@ def node_load(resources: NodeResources, tasks: Iterable[NodeTask], now: float) -
     gpu_used_mib = sum(card.memory_used_mib for card in cards)
     cpu = 1.0 - free_cores / capacity.cores if capacity.cores else 0.0
     memory = 1.0 - free_mib / capacity.memory_mib if capacity.memory_mib else 0.0
-    real = [task for task in tasks if not task.claim]
-    waiting = [task for task in real if not task.begun]
+    waiting = [task for task in tasks if not task.begun]
     stream = sum(task.workload is WorkloadClass.STREAM for task in waiting)
     return NodeLoad(
         at=now,
@@ -188,14 +187,14 @@ def node_load(resources: NodeResources, tasks: Iterable[NodeTask], now: float) -
         gpu_memory=min(1.0, gpu_used_mib / gpu_total_mib) if gpu_total_mib else 0.0,
         sent=sample.sent if sample else 0.0,
         received=sample.received if sample else 0.0,
-        running=len(real) - len(waiting),
+        running=len(tasks) - len(waiting),
         waiting_batch=len(waiting) - stream,
         waiting_stream=stream,
         expected_wait_s=shared_out_s(_work(resources, tasks, now), capacity.cores, len(cards)),
         free_cores=free_cores,
         free_memory_mib=max(0.0, free_mib),
         free_gpu_memory_mib=max(0.0, gpu_total_mib - gpu_used_mib),
-        tasks=frozenset(task.spec.task_id for task in real),
+        tasks=frozenset(task.spec.task_id for task in tasks),
     )
 
 

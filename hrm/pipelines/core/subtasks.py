@@ -130,12 +130,10 @@ class PlacedSubtask:
 
 @dataclass(slots=True, eq=False)
 class NodeTask:
-    """A task on this node. ``ending``: how it will end once none of its runs remains; ``claim``:
-    the holder, if this is not a task but a claim on a GPU."""
+    """A task on this node. ``ending``: how it will end once none of its runs remains."""
 
     spec: TaskSpec
     attempt: int
-    claim: str = ""
     subtasks: dict[str, PlacedSubtask] = field(default_factory=dict)
     ending: TaskOutcome | None = None
     message: str = ""

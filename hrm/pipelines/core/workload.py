@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import NamedTuple
 
 from hrm.core.vocabulary.model import (
+    WORKLOAD_PREFIX,
     ApplicationId,
     ContainerId,
     NodeName,
@@ -20,7 +21,6 @@ from hrm.pipelines.core.model import Device, PipelineSpec
 from hrm.pipelines.core.progress import Tally
 
 __all__ = [
-    "PREFIX",
     "Worker",
     "WorkerSize",
     "Workload",
@@ -29,8 +29,6 @@ __all__ = [
     "workload_id",
 ]
 
-PREFIX = "pipelines-"
-"""What the ids of workloads begin with."""
 _NOWHERE = NodeName("")
 _GPU_PART = 0.9
 """Of a worker's device memory, what ``feasibility.CAPS`` lets its steps take."""
@@ -108,7 +106,7 @@ class Workload:
 def workload_id(now: float, epoch: int, number: int) -> ApplicationId:
     """The id of the ``number``-th workload of a master."""
     second = datetime.fromtimestamp(now, UTC).strftime("%Y%m%d%H%M%S")
-    return ApplicationId(f"{PREFIX}{second}-{epoch}-{number:04d}")
+    return ApplicationId(f"{WORKLOAD_PREFIX}{second}-{epoch}-{number:04d}")
 
 
 def size_for(pipeline: PipelineSpec, bounds: WorkloadBounds, *, has_gpus: bool) -> WorkerSize:

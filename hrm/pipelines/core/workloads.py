@@ -65,6 +65,9 @@ __all__ = [
 _SESSION = 1
 """Nothing else attaches to a workload."""
 _FORGOTTEN_AT_ONCE = 100
+_NUMBERS_OF_A_MASTER = 1_000_000
+"""Workers that one master numbers: of those that an earlier one has requested last there may be no
+record, and they may run on nodes that have not come back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,6 +250,7 @@ class Workloads:
         master's core has its record. To be called before anything is opened."""
         cluster = self._new_cluster(key, self.ended)
         workload = Workload(application_id, key, cluster, idle_since_s=now)
+        workload.count = self._epoch() * _NUMBERS_OF_A_MASTER
         self._by_key[key] = self.live[application_id] = workload
         for task in tasks:
             until_s = now + self.bounds.recovery_s

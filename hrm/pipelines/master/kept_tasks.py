@@ -90,9 +90,7 @@ class KeptTasks:
         if known is not None:
             return known
         try:
-            message = pb.SubmitPipelineTaskRequest.FromString(
-                (self._directory / digest).read_bytes()
-            )
+            message = pb.PipelineCode.FromString((self._directory / digest).read_bytes())
             code = Code(message.raw, pw.to_files(message.files), digest)
         except (OSError, DecodeError, HrmError) as error:
             log.warning("modules of a task cannot be read", code=digest, why=str(error))
@@ -120,18 +118,20 @@ class KeptTasks:
         owner: str,
     ) -> None:
         """Returns when the record is on the disk."""
-        request = pipeline_stream.submission(
-            pw.from_pipeline(task.pipeline), task, (),
-            raw=code.raw, result_key=result_key, queue=key.queue, node_labels=key.labels,
-        )  # fmt: skip
-        stored = self.live[task.task_id] = pb.StoredPipelineTask(
-            request=request,
+        request = {
+            "raw": code.raw,
+            "result_key": result_key,
+            "queue": key.queue,
+            "node_labels": key.labels,
+        }
+        stored = self.live[task.task_id] = pipeline_stream.kept_task(
+            task,
+            request,
             code=code.digest,
             application_id=application_id,
             vcores=key.size.vcores,
             memory_mib=key.size.memory_mib,
             gpu_memory_mib=key.size.gpu_memory_mib,
-            submitted_at_s=task.submitted_at_s,
             scope=key.scope,
             owner=owner,
         )

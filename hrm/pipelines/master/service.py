@@ -182,7 +182,7 @@ class PipelineService(pipeline_pb2_grpc.PipelineServiceServicer):
         try:
             await rpc_server.both_ways(
                 self._read(requests, name, stream),
-                self._write(stream, context),
+                self._write(name, stream, context),
                 stream.stream_ended.wait(),
             )
         except HrmError as error:
@@ -211,8 +211,9 @@ class PipelineService(pipeline_pb2_grpc.PipelineServiceServicer):
                 return
             await self._tasks.take_report(name, message)
 
-    async def _write(self, stream: WorkerStream, context: _Context) -> None:
-        await context.write(pipeline_stream.registered(self._heartbeat_interval_s))
+    async def _write(self, name: NodeName, stream: WorkerStream, context: _Context) -> None:
+        estimates = self._tasks.estimates_for(name)
+        await context.write(pipeline_stream.registered(self._heartbeat_interval_s, estimates))
         while (item := await stream.queue.get()) is not None:
             if isinstance(item, pb.MasterPipelineMessage):
                 await context.write(item)

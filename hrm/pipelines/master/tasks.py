@@ -23,7 +23,13 @@ import structlog
 from hrm import clock
 from hrm.config import MasterSettings
 from hrm.core.messages import events as e
-from hrm.core.vocabulary.model import ApplicationId, ApplicationState, ContainerId, NodeName
+from hrm.core.vocabulary.model import (
+    WORKLOAD_PREFIX,
+    ApplicationId,
+    ApplicationState,
+    ContainerId,
+    NodeName,
+)
 from hrm.core.vocabulary.ownership import denied, is_owner
 from hrm.errors import AlreadyExists, HrmError, NotFound
 from hrm.master.interpreter import Interpreter
@@ -33,14 +39,14 @@ from hrm.pipelines.core.cluster import ClusterBounds, PipelineCluster, TaskRecor
 from hrm.pipelines.core.model import ClusterPolicy, PipelineSpec, ResultFormat, TaskId, TaskSpec
 from hrm.pipelines.core.node_messages import TaskOutcome
 from hrm.pipelines.core.table import NodeRow
-from hrm.pipelines.core.workload import PREFIX, WorkerSize, WorkloadKey, size_for, workload_id
+from hrm.pipelines.core.workload import WorkerSize, WorkloadKey, size_for, workload_id
 from hrm.pipelines.core.workloads import Workloads
+from hrm.pipelines.master.estimates import EstimatesOfUsers
 from hrm.pipelines.master.hosting import WorkloadHost
 from hrm.pipelines.master.kept_tasks import Code, KeptTasks
 from hrm.pipelines.master.result_files import PipelineFiles
 from hrm.pipelines.master.settings import bounds_of_workloads
 from hrm.pipelines.master.streams import Watcher, WorkerStream
-from hrm.pipelines.policies.corun.subtask_estimates import Stdm
 from hrm.v1 import pipeline_pb2 as pb
 from hrm.v1 import policy_pb2
 from hrm.wire import pipeline_stream
@@ -54,14 +60,10 @@ _CLEAN_INTERVAL_S = 600.0
 _FORGOTTEN_AT_ONCE = 100
 _ORDERS_MAX = 10_000
 """More than a node's maximum of tasks, and withdrawals of them."""
-_ATTEMPTS_MAX = 1 << 10
-"""Per task; above both limits on losses."""
 _OPEN_SWEPT = 1_000
 """Where more tasks of one application are remembered, those that have ended are forgotten."""
 _EPOCHS = 1 << 20
 """Epochs wrap around here, so that an attempt within an epoch has 30 bits."""
-_MEMORY_MIB = 65_536.0
-"""The scale of a node's memory in estimates."""
 log = structlog.get_logger("master.pipelines")
 
 
@@ -97,9 +99,9 @@ class PipelineTasks:
             InvalidConfig: the stored modes of node policies are damaged.
         """
         self._master = master
-        self._attempts_before = master.core.epoch % _EPOCHS * _ATTEMPTS_MAX
-        self._policy = policy
-        self._estimates = Stdm(memory_mib=_MEMORY_MIB)
+        self._attempts_before = master.core.epoch % _EPOCHS * m.ATTEMPTS_MAX
+        self.policy = policy
+        self._estimates = EstimatesOfUsers(settings.state_dir / "pipelines" / "estimates")
         self._bounds = ClusterBounds(
             queue_limit=settings.pipeline_queue_limit,
             attempts_limit=settings.pipeline_attempts,
@@ -142,14 +144,10 @@ class PipelineTasks:
         self._arriving: set[TaskId] = set()
         """Tasks whose inputs are being written; the core does not know them yet."""
 
-    @property
-    def policy(self) -> ClusterPolicy:
-        """What chooses the worker of a task."""
-        return self._policy
-
     def _new_cluster(self, key: WorkloadKey, ended: dict[TaskId, TaskRecord]) -> PipelineCluster:
         bounds = replace(self._bounds, node_tasks_limit=key.size.slots)
-        return PipelineCluster(self._policy, self._estimates, bounds=bounds, ended=ended)
+        estimates = self._estimates.of(key.user)
+        return PipelineCluster(self.policy, estimates, bounds=bounds, ended=ended)
 
     def _new_id(self, now: float) -> ApplicationId:
         return workload_id(now, self._master.core.epoch, next(self._ids))
@@ -214,7 +212,7 @@ class PipelineTasks:
         """Workloads that had no task left when their master died."""
         for app in list(self._master.core.master_state.live.values()):
             app_id = app.application_id
-            if app_id.startswith(PREFIX) and app_id not in self.workloads.live:
+            if app_id.startswith(WORKLOAD_PREFIX) and app_id not in self.workloads.live:
                 message, state = "it has no task any more", ApplicationState.SUCCEEDED
                 finished = e.ApplicationFinished(
                     now=now, application_id=app_id, state=state, message=message
@@ -241,6 +239,11 @@ class PipelineTasks:
             case m.FinishTask():
                 self._finished(command)
 
+    def estimates_for(self, worker: NodeName) -> bytes:
+        """What a new worker begins with."""
+        workload = self.workloads.of_worker.get(ContainerId(worker))
+        return b"" if workload is None else self._estimates.to_send(workload.key.user)
+
     def node_of(self, worker: NodeName | None) -> str:
         """Where a worker runs; its own name, if that is not known any more."""
         if worker is None:
@@ -257,6 +260,7 @@ class PipelineTasks:
             self.host.carry_out(partial(self.workloads.ticked, now))
             self._close_lost_streams()
             self._cancel_left()
+            self._estimates.save_if_due()
             if now - self._cleaned_s >= _CLEAN_INTERVAL_S:
                 self._cleaned_s = now
                 self._kept.drop_unused()
@@ -390,7 +394,7 @@ class PipelineTasks:
         node = self.node_of(command.node)
         end = pipeline_stream.from_end(
             *(command.outcome, command.message, command.timings, node),
-            attempt=command.attempt,
+            attempt=m.placement_number(command.attempt),
             response_s=command.response_s,
             result_bytes=self.files.size(task_id, "out"),
             result_format=pw.from_result_format(proof.kind) if done else None,

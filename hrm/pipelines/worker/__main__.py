@@ -29,7 +29,7 @@ def main() -> int:
     try:
         return asyncio.run(_run(read_document(Path(sys.argv[1])), Path.cwd()))
     except HrmError as error:
-        print(f"the worker cannot start: {error.message}", file=sys.stderr)
+        sys.stderr.write(f"the worker cannot start: {error.message}\n")
         return 2
 
 

@@ -34,7 +34,7 @@ class WorkerLink(MasterStream[pb.NodePipelineMessage, pb.MasterPipelineMessage])
         target: str,
         open_channel: Callable[[], grpc.aio.Channel],
         register: Callable[[], pb.RegisterPipelineNode],
-        on_up: Callable[[], None],
+        on_up: Callable[[bytes], None],
         on_message: Callable[[pb.MasterPipelineMessage], None],
         load: Callable[[], pb.PipelineLoad],
         delay_max_s: float,
@@ -93,7 +93,7 @@ class WorkerLink(MasterStream[pb.NodePipelineMessage, pb.MasterPipelineMessage])
 
     def _registered(self, message: pb.MasterPipelineMessage) -> float:
         self._up = True
-        self._on_up()
+        self._on_up(message.registered.estimates)
         return message.registered.heartbeat_interval_s
 
     def _take(self, message: pb.MasterPipelineMessage) -> None:

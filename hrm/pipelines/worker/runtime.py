@@ -20,11 +20,13 @@ import numpy as np
 import structlog
 
 from hrm import clock
+from hrm.errors import InvalidRequest
 from hrm.pipelines.core import node_messages as m
 from hrm.pipelines.core.model import Device
 from hrm.pipelines.core.node import PipelineNode
 from hrm.pipelines.core.node_messages import RunOutcome, TaskOutcome
 from hrm.pipelines.policies import corun
+from hrm.pipelines.policies.corun.store import load_estimates
 from hrm.pipelines.policies.corun.subtask_estimates import Stdm
 from hrm.pipelines.telemetry import Profiler, Sampler
 from hrm.pipelines.worker.document import WorkerDocument
@@ -74,7 +76,7 @@ class WorkerRuntime:
             estimates=self._stdm,
             sampled_at_s=self._sampled_at_s,
         )
-        self.core = PipelineNode(capacity, policy, self._stdm)
+        self.core = PipelineNode(capacity, policy, self._stdm, machine=document.node)
         self._policies = WorkerPolicies(policy)
         has_device = document.gpu_device is not None
         self._processes = StepProcesses(directory, document.import_path, has_device=has_device)
@@ -197,8 +199,6 @@ class WorkerRuntime:
                     self._report(command)
                 case m.EndTask():
                     self._ended(command)
-                case m.GrantGpu() | m.RefuseGpu():
-                    raise AssertionError("nobody claims a GPU of a worker")
 
     async def _run(self, start: m.StartSubtask) -> None:
         profiles: list[asyncio.Task[None]] = []
@@ -330,7 +330,13 @@ class WorkerRuntime:
             if attempt not in self._unacknowledged:
                 self._forget(attempt)
 
-    def _connected(self) -> None:
+    def _connected(self, estimates: bytes) -> None:
+        """``estimates``: what the master knows of this user's steps."""
+        if estimates and not self._stdm.entries:
+            try:
+                load_estimates(estimates, self._stdm)
+            except InvalidRequest as error:
+                _log.warning("estimates cannot be used", why=error.message)
         _log.info("connected", worker=self.document.container_id)
         for command in self._unacknowledged.values():
             self._link.send_each(self._end_messages(command))

@@ -17,6 +17,7 @@ from hrm.core.messages import events as e
 from hrm.core.node.core import NodeCore
 from hrm.core.vocabulary.backoff import Backoff
 from hrm.core.vocabulary.model import (
+    WORKLOAD_PREFIX,
     ContainerEnd,
     ContainerId,
     ContainerSpec,
@@ -27,6 +28,7 @@ from hrm.core.vocabulary.model import (
 from hrm.core.vocabulary.partitioning import partition
 from hrm.runtime.node import NodeReport, NodeRuntime, order
 from hrm.sim import event_format
+from hrm.sim.actors.pipeline_worker import PipelineWorker
 from hrm.sim.actors.runner import Runner
 from hrm.sim.faults.labels import properties_of
 from hrm.sim.faults.network import Peer, Stream
@@ -46,8 +48,8 @@ _MEASURE_S = 0.4
 @dataclass(slots=True)
 class ContainerProcess:
     """``cpus``: the cores that it is held on; empty: any. ``gpus``: the GPUs that it sees.
-    ``spawned``: past its start. ``order``: why it is being stopped, and how gently. ``runner``:
-    what it is, where it runs the driver of a submission."""
+    ``spawned``: past its start. ``order``: why it is being stopped, and how gently. ``runner``,
+    ``worker``: what it is, where it runs the driver of a submission or steps of pipelines."""
 
     spec: ContainerSpec
     started_at_s: float
@@ -56,6 +58,7 @@ class ContainerProcess:
     spawned: bool = False
     order: c.StopProcess | None = None
     runner: Runner | None = None
+    worker: PipelineWorker | None = None
 
 
 @dataclass(slots=True)
@@ -342,7 +345,17 @@ class MachineActor:
             exited = partial(self._exited, container_id, process)
             process.runner = Runner(self, process.spec, exited)
             process.runner.begin()
-        elif network.happens("executor-crash"):
+        else:
+            if process.spec.application_id.startswith(WORKLOAD_PREFIX):
+                process.worker = PipelineWorker(
+                    self, process.spec, partial(self._exited, container_id, process)
+                )
+                process.worker.begin()
+            self._crash_at_times(container_id, process)
+
+    def _crash_at_times(self, container_id: ContainerId, process: ContainerProcess) -> None:
+        network = self.world.network
+        if network.happens("executor-crash"):
             end = ContainerEnd(cause=EndCause.EXITED, exit_code=52, message="it crashed")
             delay_s = network.chance.uniform(0.0, 6.0)
             self.world.clock.after(delay_s, self._end, container_id, process, end)
@@ -365,8 +378,11 @@ class MachineActor:
 
     def _stop_soon(self, container_id: ContainerId, process: ContainerProcess) -> None:
         assert process.order is not None
-        delay_s = 0.01 + process.order.grace_s * self.world.chance.random()
+        share = 1.0 if process.worker is not None else self.world.chance.random()
+        delay_s = 0.01 + process.order.grace_s * share
         end = ContainerEnd(cause=EndCause.EXITED, exit_code=143)
+        if process.worker is not None:
+            process.worker.signalled()
         self.world.clock.after(delay_s, self._end, container_id, process, end)
 
     def _end(self, container_id: ContainerId, process: ContainerProcess, end: ContainerEnd) -> None:
@@ -387,9 +403,12 @@ class MachineActor:
 
     def _gone(self, container_id: ContainerId, exit_code: int | None = None) -> Runner | None:
         """A process is gone, and with it the driver that it ran; None: its exit was not seen."""
-        runner = self.processes.pop(container_id).runner
+        process = self.processes.pop(container_id)
+        runner = process.runner
         if runner is not None:
             runner.vanish(exit_code)
+        if process.worker is not None:
+            process.worker.vanish()
         self.world.oracle.process_gone(container_id)
         return runner
 

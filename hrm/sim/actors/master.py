@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from hrm.core.master.core import MasterCore
 from hrm.core.messages import commands as c
@@ -23,6 +23,7 @@ from hrm.policies.sharing import divider
 from hrm.runtime.master import End, MasterRuntime, OnReply
 from hrm.runtime.virtual_disk import VirtualDisk
 from hrm.sim import event_format
+from hrm.sim.actors.pipelines_actor import PipelinesActor, WorkerEnd
 from hrm.sim.actors.policies import load
 from hrm.sim.actors.scheduler_process import SchedulerEnd
 from hrm.sim.actors.sleepers import MASTER
@@ -128,8 +129,9 @@ class _Life(MasterRuntime):
 class MasterProcess:
     """The master over all its lives. ``life`` and ``core`` are None while it is down.
 
-    ``submissions``: None also in a run without any; ``listeners``: get the notices to holders.
-    ``turns``: where it is drawn how long each turn of its loop takes.
+    ``submissions``, ``pipelines``: None also in a run without any; ``listeners``: get the
+    notices to applications of the master itself. ``turns``: where it is drawn how long each turn of
+    its loop takes.
     """
 
     def __init__(self, world: World) -> None:
@@ -141,8 +143,9 @@ class MasterProcess:
         self.node_ends: dict[tuple[str, str], _NodeEnd] = {}
         self.application_ends: dict[ApplicationId, _ApplicationEnd] = {}
         self.scheduler_ends: dict[tuple[str, int], SchedulerEnd] = {}
-        self.listeners: dict[ApplicationId, SubmissionsActor] = {}
+        self.listeners: dict[ApplicationId, SubmissionsActor | PipelinesActor] = {}
         self.submissions: SubmissionsActor | None = None
+        self.pipelines: PipelinesActor | None = None
         self.call_ids = itertools.count(1)
         self.turns = source(world.plan.seed, "turns")
         self._reigns = 0
@@ -180,6 +183,9 @@ class MasterProcess:
         if world.plan.submissions:
             self.submissions = SubmissionsActor(self, self.life)
             self.submissions.begin()
+        if world.plan.pipelines:
+            self.pipelines = PipelinesActor(self, self.life)
+            self.pipelines.begin()
 
     def crash(self) -> None:
         """Lose everything but the disk. What was being written may have got there."""
@@ -199,6 +205,9 @@ class MasterProcess:
         if self.submissions is not None:
             self.submissions.crash()
             self.submissions = None
+        if self.pipelines is not None:
+            self.pipelines.crash()
+            self.pipelines = None
         self.listeners.clear()
         self.node_ends.clear()
         self.application_ends.clear()
@@ -234,6 +243,13 @@ class MasterProcess:
         self._subscriptions += 1
         self._accept_later(stream, SchedulerEnd(self, stream, self._subscriptions))
 
+    def accept_worker(self, stream: Stream) -> None:
+        """A worker of pipelines connects."""
+        if self.pipelines is None:
+            self.world.sleepers.deliver(MASTER, stream.close_server)
+        else:
+            self._accept_later(stream, WorkerEnd(self.pipelines, stream))
+
     def register(self, event: e.ApplicationRegistered, reply: Callable[[Any], None]) -> None:
         """The unary call of AppMasters."""
         submissions, submission_id = self.submissions, event.submission_id
@@ -252,12 +268,10 @@ class MasterProcess:
                 return
         self.call(lambda call_id: replace(event, now=self.now(), call_id=call_id), registered)
 
-    def _accept_later(self, stream: Stream, end: _NodeEnd | _ApplicationEnd | SchedulerEnd) -> None:
+    def _accept_later(self, stream: Stream, end: _ServerEnd) -> None:
         self.world.sleepers.deliver(MASTER, self._accept, self.life, stream, end)
 
-    def _accept(
-        self, life: _Life | None, stream: Stream, end: _NodeEnd | _ApplicationEnd | SchedulerEnd
-    ) -> None:
+    def _accept(self, life: _Life | None, stream: Stream, end: _ServerEnd) -> None:
         is_partitioned = self.world.network.partition_end_s(stream.name) > self.now()
         if life is None or is_partitioned or life is not self.life:
             stream.close_server()
@@ -435,3 +449,6 @@ class _ApplicationEnd:
                 now=master.now(), application_id=application_id, session=self._session
             )
         )
+
+
+_ServerEnd: TypeAlias = _NodeEnd | _ApplicationEnd | SchedulerEnd | WorkerEnd

@@ -52,8 +52,8 @@ class _ClosedPeer(Peer):
 
 
 class Network:
-    """``partitioned_until_s``: until when a client cannot reach the master. ``faults_stopped``
-    ends all faults."""
+    """``partitioned_until_s``: until when a client cannot reach the master; ``hosts``: of clients
+    that cannot reach it either when their machine cannot. ``faults_stopped`` ends all faults."""
 
     def __init__(
         self, clock: Clock, chance: Random, rates: dict[str, float], sleepers: Sleepers
@@ -63,6 +63,7 @@ class Network:
         self.chance = chance
         self.rates = dict(rates)
         self.partitioned_until_s: dict[str, float] = {}
+        self.hosts: dict[str, str] = {}
         self.injected: Counter[str] = Counter()
         self._streams: list[Stream] = []
 
@@ -101,7 +102,8 @@ class Network:
         self.partitioned_until_s.clear()
 
     def partition_end_s(self, client: str) -> float:
-        return self.partitioned_until_s.get(client, 0.0)
+        until_s = self.partitioned_until_s
+        return max(until_s.get(client, 0.0), until_s.get(self.hosts.get(client, ""), 0.0))
 
     def delay_s(self) -> float:
         if self.happens("delay"):

@@ -23,9 +23,12 @@ from hrm.core.tenancy.queue_spec import QueueSpec
 from hrm.core.vocabulary.bounds import Bounds
 from hrm.core.vocabulary.model import Resources, ResourceUnit, WorkloadClass
 from hrm.core.vocabulary.partitioning import Hardware, Partitioning
+from hrm.core.vocabulary.workload_bounds import WORKLOAD_BOUNDS, WorkloadBounds
+from hrm.sim.faults.pipeline_plan import PipelineClientPlan
 
 __all__ = [
     "KINDS",
+    "KINDS_OF_WORKERS",
     "TRAITS",
     "ApplicationPlan",
     "Limits",
@@ -50,6 +53,9 @@ MESSAGE_KINDS = {
     "launch-failure": 0.08,
     "executor-crash": 0.20,
     "submitted-crash": 0.50,
+    "worker-mute": 0.30,
+    "worker-deaf": 0.60,
+    "step-crash": 0.25,
 }
 """Faults of single messages, proposals, executors and drivers, with their highest rate."""
 
@@ -83,6 +89,8 @@ TIMED_KINDS = {
 """Faults that happen at moments, with the most of a kind in one run."""
 
 KINDS = (*MESSAGE_KINDS, *TIMED_KINDS)
+KINDS_OF_WORKERS = frozenset({"worker-mute", "worker-deaf", "step-crash"})
+"""Those that happen to workers of pipelines alone."""
 TRAITS = {
     "gangs": 0.5,
     "candidates": 0.5,
@@ -106,6 +114,7 @@ TRAITS = {
     "labels": 0.35,
     "queues": 0.35,
     "platforms": 0.5,
+    "pipelines": 0.35,
 }
 """What a run may have in addition to the plain cluster, with its probability."""
 
@@ -273,6 +282,8 @@ class Plan:
     at_once_max: int = AT_ONCE_MAX
     queues: tuple[QueueSpec, ...] = ()
     queue_rules: tuple[QueueRule, ...] = ()
+    pipelines: tuple[PipelineClientPlan, ...] = ()
+    workload_bounds: WorkloadBounds = WORKLOAD_BOUNDS
 
     def command(self) -> str:
         """What to type to see exactly this run again."""

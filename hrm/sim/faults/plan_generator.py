@@ -26,7 +26,9 @@ from hrm.core.vocabulary.partitioning import BindingMode, Core, Hardware, Partit
 from hrm.sim.actors.policies import POLICIES
 from hrm.sim.faults.capacity import demand_of, how_many, next_to
 from hrm.sim.faults.labels import nodes_for, with_labels, with_needs
+from hrm.sim.faults.pipelines import with_pipelines
 from hrm.sim.faults.plan import (
+    KINDS_OF_WORKERS,
     MESSAGE_KINDS,
     QUIET_CHANCE,
     SMALL_EXECUTOR,
@@ -81,6 +83,8 @@ def draw(seed: int, limits: Limits | None = None) -> Plan:
         each = range(1, count + 1)
         applications = tuple(_application_for_some(seed, n, horizon_s, nodes, traits) for n in each)
     rates = {kind: _rate(seed, kind, top, limits) for kind, top in MESSAGE_KINDS.items()}
+    if "pipelines" not in traits:
+        rates |= dict.fromkeys(KINDS_OF_WORKERS, 0.0)
     faults = [
         fault
         for kind, most in TIMED_KINDS.items()
@@ -105,6 +109,8 @@ def draw(seed: int, limits: Limits | None = None) -> Plan:
         submission_bounds=_submission_bounds(seed, bounds),
         at_once_max=_at_once_max(seed, traits),
     )
+    if "pipelines" in traits:
+        plan = with_pipelines(plan)
     if "queues" not in traits:
         return plan
     plan = with_queues(plan)

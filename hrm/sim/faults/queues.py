@@ -22,6 +22,7 @@ from hrm.core.tenancy.queue_spec import Amount, Order, QueueName, QueueSpec, Quo
 from hrm.core.vocabulary.bounds import Bounds
 from hrm.core.vocabulary.model import Resources, ResourceUnit, WorkloadClass
 from hrm.sim.faults.capacity import demand_of
+from hrm.sim.faults.pipeline_plan import PipelineClientPlan
 from hrm.sim.faults.plan import ApplicationPlan, NodePlan, Plan, SubmissionPlan, source
 
 __all__ = [
@@ -76,7 +77,8 @@ def with_queues(plan: Plan) -> Plan:
         QueueRule("name", f"{each.name} (driver)", chance.choice(leaves))
         for each in plan.submissions
     )
-    plan = replace(plan, applications=apps, queue_rules=rules)
+    clients = tuple(_of_client(plan.seed, each, leaves) for each in plan.pipelines)
+    plan = replace(plan, applications=apps, queue_rules=rules, pipelines=clients)
     crowds = _crowds(plan)
     groups = sorted({x.rpartition(".")[0] for x in leaves} - {"root"})
     queues = [QueueSpec(name=QueueName(x)) for x in (*groups, *leaves)]
@@ -210,6 +212,12 @@ def _in_queue(seed: int, app: ApplicationPlan, leaves: Sequence[str]) -> Applica
     return replace(app, queue=queue, user=chance.choice(_USERS), priority=chance.randint(0, 3))
 
 
+def _of_client(seed: int, client: PipelineClientPlan, leaves: Sequence[str]) -> PipelineClientPlan:
+    chance = source(seed, f"queue-of-{client.name}")
+    queue = chance.choice(leaves) if chance.random() < 0.9 else ""
+    return replace(client, queue=queue, user=chance.choice(_USERS))
+
+
 def _that_borrows(seed: int, app: ApplicationPlan) -> ApplicationPlan:
     """Most batch takes what there is, and for longer, so that something is to be taken back."""
     chance = source(seed, f"borrows-{app.name}")
@@ -304,6 +312,7 @@ def _crowds(plan: Plan) -> dict[str, _Crowd]:
     each = [
         (x.queue or "root.default", _crowd_of(x, units, plan.traits)) for x in plan.applications
     ]
+    each += [(x.queue or "root.default", _crowd_of_client(x)) for x in plan.pipelines]
     of_rule = {rule.pattern: rule.queue for rule in plan.queue_rules}
     each += [(of_rule[f"{x.name} (driver)"], _crowd_of_driver(x)) for x in plan.submissions]
     for queue, crowd in each:
@@ -336,6 +345,12 @@ def _crowd_of_driver(plan: SubmissionPlan) -> _Crowd:
         together=(float(many * first.vcores), float(many * first.memory_mib), 0.0),
         drivers=(float(own.vcores), float(own.memory_mib), 0.0),
     )
+
+
+def _crowd_of_client(client: PipelineClientPlan) -> _Crowd:
+    """One of its workers; the others may come later."""
+    size = client.size
+    return _Crowd(together=(float(size.vcores), float(size.memory_mib), float(size.gpu_memory_mib)))
 
 
 def _times(demand: tuple[int, int, int, int], many: int) -> Amounts:

@@ -41,6 +41,7 @@ from hrm.sim.oracle.gpu_fairness import GpuFairness
 from hrm.sim.oracle.grants import Grants
 from hrm.sim.oracle.overtaking import Overtaking, held_up
 from hrm.sim.oracle.pauses import Pauses
+from hrm.sim.oracle.pipelines import PipelineChecks
 from hrm.sim.oracle.place_keeping import PlaceKeeping, out_of_place
 from hrm.sim.oracle.platforms import PlatformChecks
 from hrm.sim.oracle.preemptions import needless_preemptions
@@ -91,6 +92,7 @@ class Oracle:
         self.overtaking = Overtaking(self.violated)
         self.rounds = Rounds(self.violated, self.silences.awake_s, at_once_max)
         self.submissions = SubmissionChecks(self.violated, self.silences.awake_s)
+        self.pipelines = PipelineChecks(self.violated, self.processes)
         self.views = Views(self.violated)
         self.pauses = Pauses(self.violated)
         self.classes = ClassSettling(self.violated, self.silences.awake_s)

@@ -250,34 +250,6 @@ def test_the_bound_on_tasks_gives_back() -> None:
     assert "1 tasks already" in node.ended[0].message
 
 
-def test_claims_from_outside_follow_the_same_rules() -> None:
-    node = Node(capacity(gpus=1))
-    ask = [
-        m.GpuAsked(now=0.0, holder=f"executor {i}", kind="udf", gpu_memory_mib=100)
-        for i in range(5)
-    ]
-    granted = [command for event in ask for command in node.handle(event)]
-    assert [one.holder for one in granted if isinstance(one, m.GrantGpu)] == [
-        f"executor {i}" for i in range(4)
-    ]
-    (next_one,) = node.handle(m.GpuReleased(now=2.0, holder="executor 1"))
-    assert next_one == m.GrantGpu(holder="executor 4", number=0)
-    row = Row("udf", 0, "P4")
-    assert node.estimates.run_s(row, Device.GPU) == 2.0, "what it held is remembered"
-    refused = node.handle(m.GpuAsked(now=3.0, holder="x", kind="udf", gpu_memory_mib=9000))
-    assert isinstance(refused[0], m.RefuseGpu) and "9000 MiB" in refused[0].why
-
-
-def test_a_claimant_that_goes_while_it_waits_frees_its_place_in_the_queue() -> None:
-    node = Node(capacity(gpus=1))
-    spec = pipeline(subtask("a", on=GPU, gpu_memory_mib=7000))
-    node.place(task("t", spec))
-    node.handle(m.GpuAsked(now=0.0, holder="x", kind="udf", gpu_memory_mib=1000))
-    assert len(node.core.tasks) == 2
-    assert node.handle(m.GpuReleased(now=1.0, holder="x")) == []
-    assert len(node.core.tasks) == 1
-
-
 class _Newest:
     """Starts the newest subtask on the lowest core, and nothing else."""
 
@@ -430,7 +402,6 @@ def _random_node(seed: int) -> tuple[PipelineNode, dict[str, int]]:
     )
     core, now, placed = node.core, 0.0, 0
     live: list[m.StartSubtask] = []
-    holders: list[str] = []
     ends: dict[str, int] = {}
 
     def deliver(event: m.NodeEvent) -> None:
@@ -472,17 +443,8 @@ def _random_node(seed: int) -> tuple[PipelineNode, dict[str, int]]:
                 use = tuple(float(x) for x in rng.random(2))
                 deliver(m.LoadSampled(now=now, gpu_utilisation=use))
             case 9 if placed:
-                if holders and rng.random() < 0.5:
-                    deliver(m.GpuReleased(now=now, holder=holders.pop()))
-                elif rng.random() < 0.5:
-                    holders.append(f"h{now}")
-                    ask = m.GpuAsked(now=now, holder=f"h{now}", kind="u", gpu_memory_mib=500)
-                    deliver(ask)
-                else:
-                    gone = TaskId(f"t{rng.integers(1, placed + 1)}")
-                    deliver(m.TaskWithdrawn(now=now, task_id=gone, attempt=1))
-    for holder in holders:
-        deliver(m.GpuReleased(now=now, holder=holder))
+                gone = TaskId(f"t{rng.integers(1, placed + 1)}")
+                deliver(m.TaskWithdrawn(now=now, task_id=gone, attempt=1))
     while live:
         now += 0.5
         start = live.pop()

@@ -52,7 +52,9 @@ __all__ = [
     "waves_of_streams",
 ]
 
-LATER = frozenset({"serial", "sizes", "several-gpus", "labels", "kept-batch", "queues"})
+LATER = frozenset(
+    {"serial", "sizes", "several-gpus", "labels", "kept-batch", "queues", "pipelines"}
+)
 """Traits that seeds which found something had not yet, when they did."""
 
 

@@ -63,14 +63,16 @@ def dump_estimates(estimates: Stdm) -> bytes:
     return content.getvalue()
 
 
-def load_estimates(path: Path, estimates: Stdm) -> None:
-    """Add to the fresh ``estimates`` what ``dump_estimates`` wrote.
+def load_estimates(source: Path | bytes, estimates: Stdm) -> None:
+    """Add to the fresh ``estimates`` what ``dump_estimates`` wrote, from a file or as it came.
 
     Raises:
         InvalidRequest: no such file, a damaged one, or one of other metrics; nothing was added.
     """
+    path = source if isinstance(source, Path) else "the message"
     try:
-        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
+        opened = source.open("rb") if isinstance(source, Path) else io.BytesIO(source)
+        with opened as stream, np.load(stream, allow_pickle=False) as file:
             meta = json.loads(str(file["meta"]))
             if meta["version"] != _VERSION or tuple(meta["metrics"]) != METRICS:
                 raise ValueError("it was written for other metrics or by another version")

@@ -1,0 +1,90 @@
+"""What the master has learned of each user's steps, kept over its restarts.
+
+Run times and memory are learned from all workers of a user, by kind of step, size of input and
+model of GPU. Clusters place tasks by them, and a new worker begins with them. Users share none: the
+names of steps are theirs. A file that is damaged is left out with a warning.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import time
+from pathlib import Path
+
+import structlog
+
+from hrm.durable import write_durably
+from hrm.errors import InvalidRequest
+from hrm.pipelines.policies.corun.store import dump_estimates, load_estimates
+from hrm.pipelines.policies.corun.subtask_estimates import Stdm
+
+__all__ = ["EstimatesOfUsers"]
+
+USERS_MAX = 256
+"""Beyond these, what is known of whoever was used longest ago is in its file alone."""
+SENT_BYTES_MAX = 1 << 20
+_SAVE_PERIOD_S = 60.0
+_MEMORY_MIB = 65_536.0
+"""The scale of a node's memory in estimates."""
+log = structlog.get_logger("master.pipelines")
+
+
+class EstimatesOfUsers:
+    """In ``directory``, one file each. Used on the loop alone, but for the writes."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._known: dict[str, Stdm] = {}
+        self._saved: dict[str, int] = {}
+        """``Stdm.changes`` at the latest save."""
+        self._saved_s = time.monotonic()
+        self._writing: asyncio.Task[None] | None = None
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+
+    def of(self, user: str) -> Stdm:
+        """The estimates of this user; they change with what is observed."""
+        known = self._known.pop(user, None)
+        if known is None:
+            known = Stdm(memory_mib=_MEMORY_MIB)
+            path = self._path(user)
+            if path.exists():
+                try:
+                    load_estimates(path, known)
+                except InvalidRequest as error:
+                    log.warning("estimates cannot be used", user=user, why=error.message)
+            self._saved[user] = known.changes
+        self._known[user] = known
+        return known
+
+    def to_send(self, user: str) -> bytes:
+        """For a new worker; empty: nothing is known, or it is too much."""
+        known = self.of(user)
+        content = dump_estimates(known) if known.entries else b""
+        return content if len(content) <= SENT_BYTES_MAX else b""
+
+    def save_if_due(self) -> None:
+        """Begin to write what is new, at most once a minute."""
+        writing = self._writing is not None and not self._writing.done()
+        if not writing and time.monotonic() - self._saved_s >= _SAVE_PERIOD_S:
+            self._saved_s = time.monotonic()
+            self._writing = asyncio.create_task(self._save())
+
+    async def _save(self) -> None:
+        for user, known in list(self._known.items()):
+            changes = known.changes
+            if changes == self._saved.get(user):
+                continue
+            try:
+                await asyncio.to_thread(write_durably, self._path(user), dump_estimates(known))
+            except OSError as error:
+                log.warning("estimates cannot be kept", user=user, why=str(error))
+                continue
+            self._saved[user] = changes
+        while len(self._known) > USERS_MAX:
+            user = next(iter(self._known))
+            del self._known[user]
+            self._saved.pop(user, None)
+
+    def _path(self, user: str) -> Path:
+        return self._directory / f"{hashlib.sha256(user.encode()).hexdigest()[:32]}.npz"

@@ -1,0 +1,205 @@
+"""Tasks of pipelines: each ends once, of a whole placement; nothing is reported before it is on the
+disk; steps run where a container holds capacity for them.
+
+What is durable and what steps have run is recorded from the disk and the workers, not from the
+cores.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from hrm.core.vocabulary.model import ContainerId, NodeName
+from hrm.pipelines.core import cluster_messages as m
+from hrm.pipelines.core import workloads as w
+from hrm.pipelines.core.model import SubtaskKey, TaskId
+from hrm.pipelines.core.node_messages import EndTask, StartSubtask, TaskOutcome
+from hrm.pipelines.core.workload import Workload
+
+__all__ = ["PipelineChecks"]
+
+
+class PipelineChecks:
+    """``processes``: of the whole cluster, as the oracle records them."""
+
+    def __init__(self, violated: Callable[[str], None], processes: Mapping[str, str]) -> None:
+        self.checks = 0
+        self._violated = violated
+        self._processes = processes
+        self._accepted: set[TaskId] = set()
+        self._reported: dict[TaskId, TaskOutcome] = {}
+        self._done: dict[tuple[str, TaskId, int], set[str]] = {}
+        """Steps that a worker has run to their end, of a placement as numbered on the wire."""
+        self._yielding: set[str] = set()
+        self._recovering_until_s = 0.0
+        self._came_back: dict[TaskId, NodeName] = {}
+        """Of tasks of earlier masters: the first worker that came back with each in time."""
+        self._finished: set[TaskId] = set()
+        self._placed: dict[TaskId, tuple[NodeName, int]] = {}
+        self._attempts_before = 0
+
+    def master_began(self, now: float, recovery_s: float, attempts_before: int) -> None:
+        self._finished.clear()
+        self._placed.clear()
+        self._came_back.clear()
+        self._recovering_until_s = now + recovery_s
+        self._attempts_before = attempts_before
+
+    def store_changed(self) -> None:
+        """The disk has lost something: guarantees rest on what it has now."""
+        self._accepted.clear()
+        self._reported.clear()
+
+    # --- workers --------------------------------------------------------------------------------
+
+    def yielding(self, worker: str) -> None:
+        self._yielding.add(worker)
+
+    def step_began(
+        self, worker: str, machine: str, start: StartSubtask, after: Sequence[str]
+    ) -> None:
+        """It holds capacity there, has not been ordered to end, and has the step's inputs."""
+        self.checks += 1
+        what = f"{worker} starts {start.key.subtask} of {start.key.task_id}"
+        if self._processes.get(worker) != machine:
+            self._violated(f"{what} on {machine}, where it does not run")
+        if worker in self._yielding:
+            self._violated(f"{what}, though it is to end")
+        done = self._done.get((worker, start.key.task_id, start.attempt), set())
+        if not done.issuperset(after):
+            self._violated(f"{what}, and has done {sorted(done)} of {after} alone")
+
+    def step_done(self, worker: str, key: SubtaskKey, attempt: int) -> None:
+        self._done.setdefault((worker, key.task_id, attempt), set()).add(key.subtask)
+
+    # --- the disk -------------------------------------------------------------------------------
+
+    def accepted(self, task_id: TaskId, disk: Mapping[str, Any]) -> None:
+        """A client is to know that its task is there."""
+        self.checks += 1
+        self._accepted.add(task_id)
+        if task_id not in disk:
+            self._violated(f"{task_id} is accepted, and is not on the disk")
+
+    def reported(self, task_id: TaskId, outcome: TaskOutcome, disk: Mapping[str, Any]) -> None:
+        """A client is to know how its task has ended."""
+        before = self._reported.setdefault(task_id, outcome)
+        if before is not outcome:
+            self._violated(f"{task_id} was reported as {before.value}, and is {outcome.value}")
+        if task_id not in disk or disk[task_id].outcome is None:
+            self._violated(f"the end of {task_id} is reported before it is on the disk")
+
+    def acknowledged(self, task_id: TaskId, disk: Mapping[str, Any], *, is_live: bool) -> None:
+        """A worker may forget its task."""
+        if not is_live and task_id in disk and disk[task_id].outcome is None:
+            self._violated(f"the end of {task_id} is acknowledged before it is on the disk")
+
+    def written(self, task_id: TaskId, before: TaskOutcome | None, outcome: TaskOutcome) -> None:
+        if before is not None:
+            self._violated(f"{task_id} was {before.value}, and ends again as {outcome.value}")
+
+    # --- the master -----------------------------------------------------------------------------
+
+    def joining(self, workloads: w.Workloads, event: m.NodeJoined) -> None:
+        """A worker is about to be taken in."""
+        name = event.capacity.name
+        workload = workloads.of_worker[ContainerId(name)]
+        here = {x for x, _ in event.tasks}
+        gone = [x for x, worker in self._came_back.items() if worker == name and x not in here]
+        for task_id in gone:
+            del self._came_back[task_id]
+        for task_id, attempt in event.tasks:
+            is_old = attempt <= 0 and task_id in workload.cluster.tasks
+            if is_old and event.now < self._recovering_until_s and task_id not in self._placed:
+                self._came_back.setdefault(task_id, name)
+
+    def attempt_ended(self, name: NodeName, end: EndTask) -> None:
+        is_back = self._came_back.get(end.task_id) == name
+        if is_back and end.outcome in (TaskOutcome.GIVEN_BACK, TaskOutcome.CANCELLED):
+            del self._came_back[end.task_id]
+
+    def decided(
+        self,
+        workloads: w.Workloads,
+        steps: Iterable[w.WorkloadStep],
+        steps_of: Callable[[TaskId], set[str]],
+    ) -> None:
+        """After whatever the core has taken in."""
+        self.checks += 1
+        for step in steps:
+            if isinstance(step, w.FollowCommand):
+                self._commanded(workloads, step.command, steps_of)
+        of_worker: dict[ContainerId, Workload] = {}
+        for workload in workloads.live.values():
+            self._placed_once(workloads, workload)
+            of_worker |= dict.fromkeys(workload.workers, workload)
+            rows = workload.cluster.table.nodes
+            for name in [x for x in rows if x not in workload.workers]:
+                self._violated(f"{name} is a node of {workload.application_id}, and no worker")
+        if of_worker != workloads.of_worker:
+            self._violated("the workers of all workloads are not those of each")
+
+    def _placed_once(self, workloads: w.Workloads, workload: Workload) -> None:
+        """Each live task is in one place of one workload."""
+        cluster = workload.cluster
+        places = Counter([*cluster.queue, *cluster.stranded, *cluster.away])
+        for name, row in cluster.table.nodes.items():
+            places.update(list(row.placed))
+            for task_id in row.placed:
+                record = cluster.tasks.get(task_id)
+                if record is None or record.node != name:
+                    self._violated(f"{task_id} is at {name}, by one record of two")
+        if places != Counter(list(cluster.tasks)):
+            self._violated(f"{dict(places)}: tasks of {workload.application_id} in no place or two")
+        for task_id in cluster.tasks:
+            if workloads.of_task.get(task_id) is not workload:
+                self._violated(f"{task_id} is of {workload.application_id}, which is not its own")
+
+    def _commanded(
+        self,
+        workloads: w.Workloads,
+        command: m.ClusterCommand,
+        steps_of: Callable[[TaskId], set[str]],
+    ) -> None:
+        match command:
+            case m.PlaceTask():
+                task_id = command.task.task_id
+                if task_id in self._placed:
+                    self._violated(f"{task_id} is placed twice: {self._placed[task_id]}, {command}")
+                self._placed[task_id] = command.node, command.attempt
+                workload = workloads.of_worker[ContainerId(command.node)]
+                row = workload.cluster.table.nodes.get(command.node)
+                if row is not None and len(row.placed) > workload.key.size.slots:
+                    self._violated(f"{command.node} gets one task more than it takes")
+                back = self._came_back.get(task_id)
+                alive = back is not None and any(
+                    back in x.cluster.table.nodes for x in workloads.live.values()
+                )
+                if alive:
+                    self._violated(f"{task_id} is placed at {command.node}, though {back} has it")
+            case m.ReportPlacement(node=None):
+                self._placed.pop(command.task_id, None)
+                self._came_back.pop(command.task_id, None)
+            case m.FinishTask():
+                self._finish(command, steps_of(command.task_id))
+
+    def _finish(self, command: m.FinishTask, steps: set[str]) -> None:
+        task_id = command.task_id
+        self._placed.pop(task_id, None)
+        self._came_back.pop(task_id, None)
+        if task_id in self._finished:
+            self._violated(f"{task_id} ends twice")
+        self._finished.add(task_id)
+        if command.outcome is not TaskOutcome.DONE:
+            if not command.message:
+                self._violated(f"{task_id} is {command.outcome.value} for no reason")
+            return
+        attempt = command.attempt + self._attempts_before
+        done = self._done.get((command.node or "", task_id, attempt), set())
+        if done != steps:
+            self._violated(
+                f"{task_id} is done, of attempt {attempt} at {command.node}, where "
+                f"{sorted(done)} of {sorted(steps)} have run"
+            )
