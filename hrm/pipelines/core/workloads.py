@@ -56,10 +56,10 @@ __all__ = [
     "CompleteOpening",
     "FollowCommand",
     "ListenTo",
+    "PipelinesCore",
     "ReportToMaster",
     "StopListeningTo",
     "WorkloadStep",
-    "PipelinesCore",
 ]
 
 _SESSION = 1
@@ -80,8 +80,8 @@ class ReportToMaster:
 
 @dataclass(frozen=True, slots=True)
 class AskMaster:
-    """The same, with a reply, for ``PipelinesCore.reply_received``; the interpreter sets its call id,
-    and what the workers need to start in ``launch`` of a registration."""
+    """The same, with a reply, for ``PipelinesCore.reply_received``; the interpreter sets its call
+    id, and what the workers need to start in ``launch`` of a registration."""
 
     application_id: ApplicationId
     event: e.ApplicationRegistered | e.ApplicationAttached

@@ -28,9 +28,9 @@ from hrm.pipelines.core.workloads import (
     CompleteOpening,
     FollowCommand,
     ListenTo,
+    PipelinesCore,
     ReportToMaster,
     StopListeningTo,
-    PipelinesCore,
     WorkloadStep,
 )
 

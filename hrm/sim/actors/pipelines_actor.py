@@ -40,9 +40,9 @@ from hrm.pipelines.core.workloads import (
     CompleteOpening,
     FollowCommand,
     ListenTo,
+    PipelinesCore,
     ReportToMaster,
     StopListeningTo,
-    PipelinesCore,
     WorkloadStep,
 )
 from hrm.runtime.master import MasterRuntime

@@ -1,4 +1,4 @@
-"""PipelinesCore on a virtual cluster: the cores of master and nodes, and workers that do as told."""
+"""Pipelines on a virtual cluster: the cores of master and nodes, and workers that do as told."""
 
 from __future__ import annotations
 
