@@ -9,20 +9,27 @@ jobs submitted; whether they get executors is up to the manager.
 from __future__ import annotations
 
 import contextlib
-import shutil
-import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import psutil
-
 from benchmarks.clusters import Cluster, Shape, Standalone, Submission
-from benchmarks.processes import BenchmarkError, wait_until
+from benchmarks.processes import BenchmarkError
 from benchmarks.scheduling.cells import percentile
 from benchmarks.sharing import measures
-from benchmarks.sharing.inputs import TOP, Inputs
+from benchmarks.sharing.inputs import Inputs
+from benchmarks.sharing.load import (
+    END_LIMIT_S,
+    POLL_S,
+    Backlog,
+    Feed,
+    await_empty,
+    begin_stream,
+    kept_up,
+    now,
+    submit_stream,
+)
 from benchmarks.sharing.machine import MachineUse
 from benchmarks.sharing.measures import MicroBatch, Task, Use
 from benchmarks.sharing.plan import (
@@ -30,24 +37,14 @@ from benchmarks.sharing.plan import (
     STREAM_QUEUE,
     Arm,
     Plan,
-    files_at,
     guarantees,
     job_name,
 )
-from benchmarks.sharing.store import paced, paced_settings
 from benchmarks.startup import Started
 
-__all__ = ["EndedJob", "Feed", "Pool", "Run", "clusters_of", "run_arm", "shape_of"]
+__all__ = ["EndedJob", "Pool", "Run", "clusters_of", "run_arm", "shape_of"]
 
-_APP = Path(__file__).resolve().parent.parent / "apps" / "elastic_topk.py"
-_READY_LIMIT_S = 240.0
-_STEADY_LIMIT_S = 180.0
-_END_LIMIT_S = 180.0
-_POLL_S = 0.2
 _SAMPLE_S = 1.0
-_JAVA_OPTIONS = "-XX:TieredStopAtLevel=1"
-"""The second compiler does not pay for itself within minutes, and takes cores from the tasks."""
-
 _KINDS: dict[str, type[Cluster]] = {"hrm": Started, "standalone": Standalone}
 
 
@@ -159,151 +156,6 @@ class Run:
         return percentile(self.durations_s, 0.99)
 
 
-class Feed:
-    """Brings the stream its files, as many at each trigger as the plan says."""
-
-    def __init__(self, plan: Plan, files: Sequence[Path], target: Path) -> None:
-        self._plan = plan
-        self._files = files
-        self._target = target
-        self._stop = threading.Event()
-        self._window_tick: int | None = None
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self.delivered_s: list[float] = []
-        self.tick = 0
-
-    def start(self) -> None:
-        self._target.mkdir(parents=True, exist_ok=True)
-        self._thread.start()
-
-    def begin_window(self) -> None:
-        """From the next trigger on the load is that of the window."""
-        self._window_tick = self.tick
-
-    def end(self) -> int:
-        """No more files; how many there were."""
-        self._stop.set()
-        self._thread.join(10.0)
-        return len(self.delivered_s)
-
-    def _run(self) -> None:
-        origin_s = time.monotonic()
-        while not self._stop.wait(max(0.0, origin_s + self.tick * self._plan.trigger_s - now())):
-            window = self._window_tick
-            self._deliver(files_at(self._plan, -1 if window is None else self.tick - window))
-            self.tick += 1
-
-    def _deliver(self, count: int) -> None:
-        for _ in range(count):
-            number = len(self.delivered_s)
-            if number == len(self._files):
-                return
-            partial = self._target / f".{number:05d}"
-            shutil.copyfile(self._files[number], partial)
-            partial.rename(self._target / f"{number:05d}.txt")
-            self.delivered_s.append(time.time())
-
-
-def now() -> float:
-    return time.monotonic()
-
-
-@dataclass(slots=True)
-class _Backlog:
-    """Keeps so many batch jobs submitted, in the order of the list: as many to each queue."""
-
-    cluster: Cluster
-    inputs: Inputs
-    plan: Plan
-    directory: Path
-    queues: Sequence[str] = ("",)
-    live: list[tuple[int, Submission]] = field(default_factory=list)
-    ended: list[tuple[int, float]] = field(default_factory=list)
-    complaints: list[str] = field(default_factory=list)
-    queue_of: list[str] = field(default_factory=list)
-    begun_s: float = 0.0
-
-    @property
-    def submitted(self) -> int:
-        return len(self.queue_of)
-
-    def place(self, number: int) -> Path:
-        return self.directory / f"batch-{number:02d}"
-
-    def turn(self) -> None:
-        """Note what has ended, and submit as many."""
-        for number, submission in list(self.live):
-            if not submission.running:
-                self.live.remove((number, submission))
-                self.ended.append((number, time.time()))
-                self._check(number, submission)
-        while len(self.live) < self.plan.backlog:
-            self.begun_s = self.begun_s or time.time()
-            live = [self.queue_of[number] for number, _ in self.live]
-            number = self.submitted
-            self.queue_of.append(min(self.queues, key=live.count))
-            self.live.append((number, self._submit(number)))
-
-    def _submit(self, number: int) -> Submission:
-        plan, where = self.plan, self.place(number)
-        job = self.inputs.jobs[job_name(number, plan.queries)]
-        settings = _settings(self.cluster, plan, where, plan.batch_executors, self.queue_of[number])
-        settings |= paced_settings(self.inputs.jar, plan.batch_bytes_per_s, plan.split_bytes)
-        return self.cluster.submit(job.app, job.arguments(where), where, settings)
-
-    def _check(self, number: int, submission: Submission) -> None:
-        name = job_name(number, self.plan.queries)
-        try:
-            result = submission.result(_END_LIMIT_S)
-            found = self.inputs.jobs[name].check(result, self.place(number))
-        except (BenchmarkError, OSError) as error:
-            found = [str(error)]
-        self.complaints += [f"batch job {number}, {name}: {text}" for text in found]
-
-    def stop(self) -> None:
-        for _, submission in self.live:
-            submission.process.process.terminate()
-        for _, submission in self.live:
-            submission.stop()
-
-
-def _settings(
-    cluster: Cluster, plan: Plan, directory: Path, executors: int, queue: str = ""
-) -> dict[str, str]:
-    events = directory / "events"
-    events.mkdir(parents=True, exist_ok=True)
-    return {
-        **({"spark.hrm.queue": queue} if queue else {}),
-        **cluster.submit_settings(),
-        "spark.eventLog.dir": events.as_uri(),
-        "spark.executor.instances": str(executors),
-        "spark.cores.max": str(executors * plan.slots),
-        "spark.driver.memory": "512m",
-        "spark.driver.extraJavaOptions": _JAVA_OPTIONS,
-        "spark.executor.extraJavaOptions": _JAVA_OPTIONS,
-    }
-
-
-def _submit_stream(
-    arm: Arm, cluster: Cluster, inputs: Inputs, plan: Plan, directory: Path, watched: Path
-) -> Submission:
-    where = directory / "stream"
-    most = plan.stream_executors_max
-    settings = _settings(cluster, plan, where, most, STREAM_QUEUE if arm.queues else "")
-    settings["spark.executor.instances"] = "1"
-    file_bytes = inputs.stream[0].stat().st_size
-    settings |= paced_settings(inputs.jar, round(file_bytes / plan.file_s), 2 * file_bytes)
-    arguments: list[object] = [
-        "--input", paced(watched), "--rows-per-file", plan.rows_per_file, "--slots", plan.slots,
-        "--executors-max", most, "--trigger-s", plan.trigger_s, "--k", TOP,
-        "--ready", directory / "ready", "--steady", directory / "steady",
-        "--stop", directory / "stop",
-        "--timeout", _READY_LIMIT_S + plan.window_s + plan.makespan_limit_s + _END_LIMIT_S,
-        "--checkpoint", where / "checkpoint",
-    ]  # fmt: skip
-    return cluster.submit(_APP, arguments, where, settings)
-
-
 def run_arm(arm: Arm, pool: Pool, inputs: Inputs, plan: Plan, directory: Path) -> Run:
     """One run, from an empty pool to an empty pool.
 
@@ -312,18 +164,14 @@ def run_arm(arm: Arm, pool: Pool, inputs: Inputs, plan: Plan, directory: Path) -
     """
     watched = directory / "watched"
     watched.mkdir(parents=True)
-    stream = _submit_stream(arm, pool.stream, inputs, plan, directory, watched)
+    queue = STREAM_QUEUE if arm.queues else ""
+    stream = submit_stream(pool.stream, inputs, plan, directory, watched, queue)
     queues = BATCH_QUEUES if arm.queues else ("",)
-    backlog = _Backlog(pool.batch, inputs, plan, directory, queues)
+    backlog = Backlog(pool.batch, inputs, plan, directory, queues)
     feed = Feed(plan, inputs.stream, watched)
     try:
-        _wait_for(stream, (directory / "ready").exists, _READY_LIMIT_S, "the stream to begin")
-        feed.start()
-        steady = directory / "steady"
-        _wait_for(
-            stream, steady.exists, _STEADY_LIMIT_S, "the stream to keep up with its base load"
-        )
-        with _turning(backlog if arm.batch else None):
+        begin_stream(stream, feed, directory)
+        with kept_up(backlog if arm.batch else None):
             begin_s = _pass(plan.settle_s if arm.batch else 0.0, stream, backlog, arm)
             feed.begin_window()
             used = MachineUse(
@@ -335,9 +183,9 @@ def run_arm(arm: Arm, pool: Pool, inputs: Inputs, plan: Plan, directory: Path) -
             _pass(plan.drain_s, stream, backlog, arm)
             limit_s = now() + plan.makespan_limit_s
             while arm.batch and len(backlog.ended) < plan.jobs_counted and now() < limit_s:
-                _pass(_POLL_S, stream, backlog, arm)
+                _pass(POLL_S, stream, backlog, arm)
         (directory / "stop").write_text(str(feed.end()))
-        result = stream.result(_END_LIMIT_S)
+        result = stream.result(END_LIMIT_S)
     finally:
         feed.end()
         stream.stop()
@@ -353,24 +201,12 @@ def run_arm(arm: Arm, pool: Pool, inputs: Inputs, plan: Plan, directory: Path) -
             batches, inputs.stream_expected, len(feed.delivered_s)
         )
     ]
-    _await_empty(pool)
+    await_empty(pool.clusters)
     return run
 
 
-@contextlib.contextmanager
-def _turning(backlog: _Backlog | None) -> Iterator[None]:
-    if backlog is None:
-        yield
-        return
-    backlog.turn()
-    try:
-        yield
-    finally:
-        backlog.stop()
-
-
 def _pass(
-    seconds: float, stream: Submission, backlog: _Backlog, arm: Arm, used: MachineUse | None = None
+    seconds: float, stream: Submission, backlog: Backlog, arm: Arm, used: MachineUse | None = None
 ) -> float:
     """Let time pass, with the backlog kept up; when it was over, seconds since the epoch.
 
@@ -387,26 +223,15 @@ def _pass(
             raise BenchmarkError("the stream ended before its window")
         if arm.batch:
             backlog.turn()
-        time.sleep(min(_POLL_S, max(0.0, deadline - now())))
+        time.sleep(min(POLL_S, max(0.0, deadline - now())))
     if used is not None:
         used.sample()
     return time.time()
 
 
-def _wait_for(stream: Submission, condition: Callable[[], bool], limit_s: float, what: str) -> None:
-    """As ``wait_until``, while the stream runs."""
-
-    def holds() -> bool:
-        if not stream.running:
-            stream.result(1.0)
-        return condition()
-
-    wait_until(holds, limit_s, what)
-
-
 def _measured(
     arm: Arm, plan: Plan, directory: Path, window: tuple[float, float],
-    batches: Sequence[MicroBatch], delivered_s: Sequence[float], backlog: _Backlog,
+    batches: Sequence[MicroBatch], delivered_s: Sequence[float], backlog: Backlog,
 ) -> Run:  # fmt: skip
     begin_s, end_s = window
     tasks: dict[int, list[Task]] = {
@@ -458,18 +283,3 @@ def _preempted(pool: Pool, begin_s: float, end_s: float) -> dict[str, int]:
                     queue = queues.get(event["application_id"], "")
                     found[queue] = found.get(queue, 0) + 1
     return found
-
-
-def _await_empty(pool: Pool) -> None:
-    """Until no executor of it runs: each does so in a directory of its cluster's."""
-    places = [cluster.directory.resolve() for cluster in pool.clusters]
-
-    def empty() -> bool:
-        for process in psutil.process_iter(["cmdline"]):
-            if "--executor-id" in (process.info["cmdline"] or []):
-                with contextlib.suppress(psutil.Error, OSError):
-                    if any(Path(process.cwd()).is_relative_to(place) for place in places):
-                        return False
-        return True
-
-    wait_until(empty, _END_LIMIT_S, "the executors of the last run to end", 0.5)

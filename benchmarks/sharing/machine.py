@@ -17,10 +17,19 @@ import psutil
 
 from benchmarks.processes import MARK
 
-__all__ = ["BATCH_DRIVERS", "DAEMONS", "OTHERS", "STREAM_DRIVER", "MachineUse", "application_of"]
+__all__ = [
+    "BATCH_DRIVERS",
+    "DAEMONS",
+    "OTHERS",
+    "STREAM_DRIVER",
+    "MachineUse",
+    "application_of",
+    "is_container",
+]
 
 STREAM_DRIVER, BATCH_DRIVERS = "stream's driver", "batch drivers"
 STREAM_EXECUTORS, BATCH_EXECUTORS = "stream's executors", "batch executors"
+PIPELINES = "workers of pipelines"
 DAEMONS, OTHERS = "daemons", "all else"
 _SUBMITTER = "org.apache.spark.deploy.SparkSubmit"
 
@@ -31,6 +40,16 @@ def application_of(command_line: Collection[str]) -> str:
     if "--executor-id" not in words or "--app-id" not in words[:-1]:
         return ""
     return words[words.index("--app-id") + 1]
+
+
+def is_worker(command_line: Collection[str]) -> bool:
+    """Is it a worker of pipelines, or a process of one?"""
+    return any(word.startswith("hrm.pipelines.worker") for word in command_line)
+
+
+def is_container(command_line: Collection[str]) -> bool:
+    """Is it an executor or a worker?"""
+    return "--executor-id" in command_line or is_worker(command_line)
 
 
 @dataclass(slots=True)
@@ -81,7 +100,7 @@ class MachineUse:
         )
         for key, role in self._roles.items():
             if role != OTHERS and key in self._last_s:
-                found[role] += self._last_s[key] - self._first_s[key]
+                found[role] = found.get(role, 0.0) + self._last_s[key] - self._first_s[key]
         found[OTHERS] = max(0.0, self.total_s - sum(found.values()))
         return {role: round(seconds, 2) for role, seconds in found.items()}
 
@@ -90,6 +109,8 @@ class MachineUse:
             for log in self.directory.glob(f"*/events/{application}*"):
                 is_stream = log.parent.parent.name == "stream"
                 return STREAM_EXECUTORS if is_stream else BATCH_EXECUTORS
+        if is_worker(process.cmdline()):
+            return PIPELINES
         if process.environ().get(MARK) not in self.marks:
             return OTHERS
         session = os.getsid(process.pid)

@@ -26,6 +26,7 @@ __all__ = [
     "Use",
     "at_work_s",
     "delays",
+    "events_of",
     "micro_batches",
     "percentile_ratio",
     "read_tasks",
@@ -71,7 +72,7 @@ class MicroBatch:
     top: list[list[Any]] | None
 
 
-def _events(directory: Path, kind: str) -> Iterator[dict[str, Any]]:
+def events_of(directory: Path, kind: str) -> Iterator[dict[str, Any]]:
     """Events of this kind in all event logs below ``directory``; a line cut short is left out."""
     prefix = f'{{"Event":"{kind}"'
     for path in sorted(p for p in directory.rglob("*") if p.is_file() and p.suffix != ".crc"):
@@ -84,7 +85,7 @@ def _events(directory: Path, kind: str) -> Iterator[dict[str, Any]]:
 def read_tasks(directory: Path) -> list[Task]:
     """Every attempt that ended, from the event logs below ``directory``."""
     found = []
-    for event in _events(directory, "SparkListenerTaskEnd"):
+    for event in events_of(directory, "SparkListenerTaskEnd"):
         info, metrics = event["Task Info"], event.get("Task Metrics") or {}
         found.append(
             Task(

@@ -16,7 +16,7 @@ from benchmarks.sharing.feedback import Gap
 from benchmarks.sharing.measures import percentile_ratio
 from benchmarks.sharing.plan import ALONE, Plan
 
-__all__ = ["TARGETS", "Taken", "document", "report", "stretch"]
+__all__ = ["TARGETS", "Taken", "document", "is_greatest", "report", "shown_ratio", "stretch"]
 
 TARGETS = {
     "utilisation_ratio": 1.25,
@@ -193,13 +193,13 @@ def _ratio_table(document: dict[str, Any]) -> str:
     rows: list[list[object]] = []
     for name, text in words.items():
         ratios = [document["intervals"][f"{prefix}{name}"] for prefix in ("", "standalone_")]
-        cells = [None if ratio is None else _shown(ratio) for ratio in ratios]
+        cells = [None if ratio is None else shown_ratio(ratio) for ratio in ratios]
         rows.append([text, *cells, _verdict(name, ratios[0])])
     shown = common.table(["ratio", "HRM", "Standalone", "target for HRM"], rows)
     return f"{shown}\n\n{_brackets(document)}"
 
 
-def _shown(ratio: dict[str, float]) -> str:
+def shown_ratio(ratio: dict[str, float]) -> str:
     if ratio["low"] == ratio["high"]:
         return f"{ratio['value']:.3f}"
     return f"{ratio['value']:.3f} [{ratio['low']:.3f}, {ratio['high']:.3f}]"
@@ -217,7 +217,7 @@ def _verdict(name: str, ratio: dict[str, float] | None) -> str:
     return f"{text}: {'met' if met else 'missed'}{', within the brackets' if within else ''}"
 
 
-def _is_greatest(count: int, share: float) -> bool:
+def is_greatest(count: int, share: float) -> bool:
     """Whether the percentile of so many is the greatest of them (nearest rank)."""
     return math.ceil(share * count) >= count
 
@@ -229,7 +229,7 @@ def _micro_batches(document: dict[str, Any]) -> list[int]:
 def _longest(document: dict[str, Any]) -> str:
     """What the p99 of so many micro-batches is."""
     counts = _micro_batches(document)
-    if not counts or not _is_greatest(counts[-1], 0.99):
+    if not counts or not is_greatest(counts[-1], 0.99):
         return "p99 of micro-batches"
     most = f"{counts[-1]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
     return f"longest micro-batch of {most}"
@@ -248,7 +248,7 @@ def _brackets(document: dict[str, Any]) -> str:
         f" The p99 of {counts[-1]} micro-batches or fewer is their greatest; in brackets there: "
         "the middle 95 % of what drawing micro-batches again gives, as if each were independent "
         "of the one before."
-        if counts and _is_greatest(counts[-1], 0.99)
+        if counts and is_greatest(counts[-1], 0.99)
         else ""
     )
     peer = (
@@ -319,7 +319,7 @@ def _gap_table(document: dict[str, Any]) -> str:
     header = [""]
     for kind, count in counts.items():
         name = kind.replace("_", " ")
-        upper = "greatest" if _is_greatest(count, 0.95) else "p95"
+        upper = "greatest" if is_greatest(count, 0.95) else "p95"
         header += [f"{name}: p50, ms", f"{name}: {upper}, ms"]
     ends = ", ".join(f"{count} {kind.replace('_', ' ')}" for kind, count in counts.items())
     gap_ms, target_ms = document["feedback_gap_ms"], TARGETS["feedback_gap_ms"]

@@ -119,6 +119,7 @@ class Machine:
             binding=self.binding,
             auto_binding=auto_binding(settings),
             preemption_grace_s=settings.preemption_grace_s if settings.preemption else None,
+            yield_grace_s=settings.yield_grace_s,
         )
 
     @staticmethod

@@ -25,7 +25,12 @@ from hrm.config.sources import (
     hrm_home,
     label,
 )
-from hrm.core.vocabulary.bounds import BOUNDS, PREEMPTION_GRACE_S, AutoBindingRules
+from hrm.core.vocabulary.bounds import (
+    BOUNDS,
+    PREEMPTION_GRACE_S,
+    YIELD_GRACE_S,
+    AutoBindingRules,
+)
 from hrm.core.vocabulary.node_requirement import LABEL_PATTERN
 from hrm.core.vocabulary.partitioning import Partitioning
 
@@ -380,6 +385,13 @@ class AgentSettings(ServerSettings):
         ge=0,
         le=3600,
         description="time a preempted executor has to finish tasks and move its blocks",
+    )
+    yield_grace_s: float = Field(
+        default=YIELD_GRACE_S,
+        ge=0,
+        le=3600,
+        description="time a container that yields has to end its step, or to give it back, once "
+        "anything else waits for what it holds",
     )
     log_bytes_max: int = Field(
         default=64 * 1024 * 1024, ge=4096, description="size at which a log rotates"

@@ -17,6 +17,7 @@ from hrm.core.master.holdings import kept_bytes, launch_bytes
 from hrm.core.master.state import MasterState
 from hrm.core.node.core import NodeCore
 from hrm.core.queue.resource_unit import UnitQueue
+from hrm.core.queue.yielding import to_come
 from hrm.core.scheduling.remote_scheduler import RemoteScheduler
 from hrm.core.scheduling.shared_state import SharedState
 from hrm.core.vocabulary.feasibility import (
@@ -65,11 +66,18 @@ def unit_violations(queue: UnitQueue) -> list[str]:
         found.append(
             f"{name} leaves {queue.stream_headroom} to streams, a recount gives {stream_headroom}"
         )
-    places = Counter([*queue.running, *queue.stream_waiting, *queue.batch_waiting])
+    waiting = [*queue.stream_waiting, *queue.batch_waiting, *queue.yielding_waiting]
+    places = Counter([*queue.running, *waiting])
     found += [f"{x} is in {n} places of {name}" for x, n in places.items() if n > 1]
     here = [x for x, owner in queue.line.items() if owner is queue]
     if here != list(queue.batch_waiting):
         found.append(f"{name} queues {[*queue.batch_waiting]}, in the pool's line are {here}")
+    here = [x for x, owner in queue.yielding_line.items() if owner is queue]
+    if here != list(queue.yielding_waiting):
+        found.append(f"{name} lets {[*queue.yielding_waiting]} wait last, in line are {here}")
+    yielding = sum(entry.gives_way for entry in queue.running.values())
+    if queue.yielding != yielding:
+        found.append(f"{name} counts {queue.yielding} that yield, a recount gives {yielding}")
     return found
 
 
@@ -86,7 +94,7 @@ def node_violations(core: NodeCore) -> list[str]:
         waiting = {x for x in here if core.containers[x].life.state is ContainerState.WAITING}
         if running != set(queue.running):
             found.append(f"{unit_id} runs {sorted(queue.running)}, states say {sorted(running)}")
-        queued = {*queue.stream_waiting, *queue.batch_waiting}
+        queued = {*queue.stream_waiting, *queue.batch_waiting, *queue.yielding_waiting}
         if waiting != queued:
             found.append(f"{unit_id} queues {sorted(queued)}, states say {sorted(waiting)}")
     return found
@@ -178,6 +186,9 @@ def table_violations(state: SharedState) -> list[str]:
             found.append(f"row {row} of {unit_id} is stale: {state.total[row]} in all")
         if not np.array_equal(state.free[row], queue.free):
             found.append(f"row {row} of {unit_id} is stale: {state.free[row]}")
+        coming = to_come(queue)
+        if tuple(state.coming[row].tolist()) != coming or state.yields[row] != any(coming):
+            found.append(f"row {row} of {unit_id} is stale: {state.coming[row]} are to come")
         image = queue.image()
         counts = (len(image.stream_waiting), len(image.batch_waiting))
         if counts != (state.waiting_stream[row], state.waiting_batch[row]):
@@ -193,7 +204,8 @@ def _table(master_state: MasterState) -> list[str]:
         node = master_state.nodes.get(state.node(row))
         if node is None or node.state is NodeState.LOST:
             found.append(f"{unit_id} belongs to no live node")
-        for container_id in (*queue.running, *queue.stream_waiting, *queue.batch_waiting):
+        here = (*queue.running, *queue.stream_waiting, *queue.batch_waiting)
+        for container_id in (*here, *queue.yielding_waiting):
             if node is not None and container_id not in node.containers:
                 found.append(f"{container_id} holds capacity at {unit_id} but is not on its node")
     return found

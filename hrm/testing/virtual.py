@@ -292,15 +292,18 @@ class VirtualCluster:
         hosts: tuple[str, ...] = (),
         locality_wait_s: float = 3.0,
         expected_duration_s: float = 0.0,
+        *,
+        yields: bool = False,
     ) -> None:
         """Request containers; ``hosts``: where their data lies. ``expected_duration_s``: 0 where
-        it is unknown."""
+        it is unknown. ``yields``: see ``ContainerRequest``."""
         self.request_all(
             application_id,
             dict.fromkeys(executors, resources),
             hosts=hosts,
             locality_wait_s=locality_wait_s,
             expected_duration_s=expected_duration_s,
+            yields=yields,
         )
 
     def request_all(
@@ -310,6 +313,8 @@ class VirtualCluster:
         hosts: tuple[str, ...] = (),
         locality_wait_s: float = 3.0,
         expected_duration_s: float = 0.0,
+        *,
+        yields: bool = False,
     ) -> None:
         """The same for executors of several sizes."""
         requests = tuple(
@@ -320,6 +325,7 @@ class VirtualCluster:
                 hosts=hosts,
                 locality_wait_s=locality_wait_s,
                 expected_duration_s=expected_duration_s,
+                yields=yields,
             )
             for x, resources in executors.items()
         )

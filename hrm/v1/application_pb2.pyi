@@ -106,7 +106,7 @@ class AttachApplication(_message.Message):
     def __init__(self, application_id: _Optional[str] = ..., epoch: _Optional[int] = ..., ownership_key: _Optional[str] = ...) -> None: ...
 
 class ContainerRequest(_message.Message):
-    __slots__ = ("executor_id", "resource_profile_id", "resources", "heap_mib", "expected_duration_s", "gpus", "hosts", "locality_wait_s")
+    __slots__ = ("executor_id", "resource_profile_id", "resources", "heap_mib", "expected_duration_s", "gpus", "hosts", "locality_wait_s", "yields")
     EXECUTOR_ID_FIELD_NUMBER: _ClassVar[int]
     RESOURCE_PROFILE_ID_FIELD_NUMBER: _ClassVar[int]
     RESOURCES_FIELD_NUMBER: _ClassVar[int]
@@ -115,6 +115,7 @@ class ContainerRequest(_message.Message):
     GPUS_FIELD_NUMBER: _ClassVar[int]
     HOSTS_FIELD_NUMBER: _ClassVar[int]
     LOCALITY_WAIT_S_FIELD_NUMBER: _ClassVar[int]
+    YIELDS_FIELD_NUMBER: _ClassVar[int]
     executor_id: str
     resource_profile_id: int
     resources: _common_pb2.Resources
@@ -123,7 +124,8 @@ class ContainerRequest(_message.Message):
     gpus: int
     hosts: _containers.RepeatedScalarFieldContainer[str]
     locality_wait_s: float
-    def __init__(self, executor_id: _Optional[str] = ..., resource_profile_id: _Optional[int] = ..., resources: _Optional[_Union[_common_pb2.Resources, _Mapping]] = ..., heap_mib: _Optional[int] = ..., expected_duration_s: _Optional[float] = ..., gpus: _Optional[int] = ..., hosts: _Optional[_Iterable[str]] = ..., locality_wait_s: _Optional[float] = ...) -> None: ...
+    yields: bool
+    def __init__(self, executor_id: _Optional[str] = ..., resource_profile_id: _Optional[int] = ..., resources: _Optional[_Union[_common_pb2.Resources, _Mapping]] = ..., heap_mib: _Optional[int] = ..., expected_duration_s: _Optional[float] = ..., gpus: _Optional[int] = ..., hosts: _Optional[_Iterable[str]] = ..., locality_wait_s: _Optional[float] = ..., yields: bool = ...) -> None: ...
 
 class RequestContainers(_message.Message):
     __slots__ = ("containers", "again")

@@ -146,7 +146,7 @@ class LaunchFile(_message.Message):
     def __init__(self, sha256: _Optional[str] = ..., size_bytes: _Optional[int] = ..., name: _Optional[str] = ..., archive: _Optional[str] = ...) -> None: ...
 
 class ContainerSpec(_message.Message):
-    __slots__ = ("container_id", "application_id", "executor_id", "resource_profile_id", "workload_class", "resources", "expected_duration_s", "launch", "resource_unit_id", "heap_mib", "user", "stands_first")
+    __slots__ = ("container_id", "application_id", "executor_id", "resource_profile_id", "workload_class", "resources", "expected_duration_s", "launch", "resource_unit_id", "heap_mib", "user", "stands_first", "yields")
     CONTAINER_ID_FIELD_NUMBER: _ClassVar[int]
     APPLICATION_ID_FIELD_NUMBER: _ClassVar[int]
     EXECUTOR_ID_FIELD_NUMBER: _ClassVar[int]
@@ -159,6 +159,7 @@ class ContainerSpec(_message.Message):
     HEAP_MIB_FIELD_NUMBER: _ClassVar[int]
     USER_FIELD_NUMBER: _ClassVar[int]
     STANDS_FIRST_FIELD_NUMBER: _ClassVar[int]
+    YIELDS_FIELD_NUMBER: _ClassVar[int]
     container_id: str
     application_id: str
     executor_id: str
@@ -171,7 +172,8 @@ class ContainerSpec(_message.Message):
     heap_mib: int
     user: str
     stands_first: bool
-    def __init__(self, container_id: _Optional[str] = ..., application_id: _Optional[str] = ..., executor_id: _Optional[str] = ..., resource_profile_id: _Optional[int] = ..., workload_class: _Optional[_Union[WorkloadClass, str]] = ..., resources: _Optional[_Union[Resources, _Mapping]] = ..., expected_duration_s: _Optional[float] = ..., launch: _Optional[_Union[SparkLaunch, _Mapping]] = ..., resource_unit_id: _Optional[str] = ..., heap_mib: _Optional[int] = ..., user: _Optional[str] = ..., stands_first: bool = ...) -> None: ...
+    yields: bool
+    def __init__(self, container_id: _Optional[str] = ..., application_id: _Optional[str] = ..., executor_id: _Optional[str] = ..., resource_profile_id: _Optional[int] = ..., workload_class: _Optional[_Union[WorkloadClass, str]] = ..., resources: _Optional[_Union[Resources, _Mapping]] = ..., expected_duration_s: _Optional[float] = ..., launch: _Optional[_Union[SparkLaunch, _Mapping]] = ..., resource_unit_id: _Optional[str] = ..., heap_mib: _Optional[int] = ..., user: _Optional[str] = ..., stands_first: bool = ..., yields: bool = ...) -> None: ...
 
 class SparkRuntime(_message.Message):
     __slots__ = ("spark", "scala", "java", "python")
@@ -226,7 +228,7 @@ class ContainerEnd(_message.Message):
     def __init__(self, cause: _Optional[_Union[EndCause, str]] = ..., exit_code: _Optional[int] = ..., message: _Optional[str] = ..., lost_host: _Optional[str] = ...) -> None: ...
 
 class ContainerStatus(_message.Message):
-    __slots__ = ("container_id", "application_id", "executor_id", "resource_profile_id", "workload_class", "resources", "state", "node", "resource_unit_id", "requested_at_s", "assigned_at_s", "started_at_s", "ended_at_s", "end", "stdout_url", "stderr_url", "usage", "expected_duration_s", "preempted", "stands_first")
+    __slots__ = ("container_id", "application_id", "executor_id", "resource_profile_id", "workload_class", "resources", "state", "node", "resource_unit_id", "requested_at_s", "assigned_at_s", "started_at_s", "ended_at_s", "end", "stdout_url", "stderr_url", "usage", "expected_duration_s", "preempted", "stands_first", "yields")
     CONTAINER_ID_FIELD_NUMBER: _ClassVar[int]
     APPLICATION_ID_FIELD_NUMBER: _ClassVar[int]
     EXECUTOR_ID_FIELD_NUMBER: _ClassVar[int]
@@ -247,6 +249,7 @@ class ContainerStatus(_message.Message):
     EXPECTED_DURATION_S_FIELD_NUMBER: _ClassVar[int]
     PREEMPTED_FIELD_NUMBER: _ClassVar[int]
     STANDS_FIRST_FIELD_NUMBER: _ClassVar[int]
+    YIELDS_FIELD_NUMBER: _ClassVar[int]
     container_id: str
     application_id: str
     executor_id: str
@@ -267,7 +270,8 @@ class ContainerStatus(_message.Message):
     expected_duration_s: float
     preempted: bool
     stands_first: bool
-    def __init__(self, container_id: _Optional[str] = ..., application_id: _Optional[str] = ..., executor_id: _Optional[str] = ..., resource_profile_id: _Optional[int] = ..., workload_class: _Optional[_Union[WorkloadClass, str]] = ..., resources: _Optional[_Union[Resources, _Mapping]] = ..., state: _Optional[_Union[ContainerState, str]] = ..., node: _Optional[str] = ..., resource_unit_id: _Optional[str] = ..., requested_at_s: _Optional[float] = ..., assigned_at_s: _Optional[float] = ..., started_at_s: _Optional[float] = ..., ended_at_s: _Optional[float] = ..., end: _Optional[_Union[ContainerEnd, _Mapping]] = ..., stdout_url: _Optional[str] = ..., stderr_url: _Optional[str] = ..., usage: _Optional[_Union[ContainerUsage, _Mapping]] = ..., expected_duration_s: _Optional[float] = ..., preempted: bool = ..., stands_first: bool = ...) -> None: ...
+    yields: bool
+    def __init__(self, container_id: _Optional[str] = ..., application_id: _Optional[str] = ..., executor_id: _Optional[str] = ..., resource_profile_id: _Optional[int] = ..., workload_class: _Optional[_Union[WorkloadClass, str]] = ..., resources: _Optional[_Union[Resources, _Mapping]] = ..., state: _Optional[_Union[ContainerState, str]] = ..., node: _Optional[str] = ..., resource_unit_id: _Optional[str] = ..., requested_at_s: _Optional[float] = ..., assigned_at_s: _Optional[float] = ..., started_at_s: _Optional[float] = ..., ended_at_s: _Optional[float] = ..., end: _Optional[_Union[ContainerEnd, _Mapping]] = ..., stdout_url: _Optional[str] = ..., stderr_url: _Optional[str] = ..., usage: _Optional[_Union[ContainerUsage, _Mapping]] = ..., expected_duration_s: _Optional[float] = ..., preempted: bool = ..., stands_first: bool = ..., yields: bool = ...) -> None: ...
 
 class ContainerUsage(_message.Message):
     __slots__ = ("cpu_percent", "memory_mib", "processes", "disk_mib", "gpu_memory_mib")

@@ -26,15 +26,15 @@ from hrm.v1 import common_pb2 as hrm_dot_v1_dot_common__pb2
 from hrm.v1 import node_pb2 as hrm_dot_v1_dot_node__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16hrm/v1/scheduler.proto\x12\x06hrm.v1\x1a\x13hrm/v1/common.proto\x1a\x11hrm/v1/node.proto\"S\n\x10SubscribeRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x16\n\x0e\x66ollowed_epoch\x18\x1e \x01(\x03\x12\x19\n\x11\x66ollowed_epoch_id\x18\x1f \x01(\t\"n\n\x10SchedulerMessage\x12(\n\nsubscribed\x18\x01 \x01(\x0b\x32\x12.hrm.v1.SubscribedH\x00\x12%\n\x06\x63hange\x18\x02 \x01(\x0b\x32\x13.hrm.v1.StateChangeH\x00\x42\t\n\x07message\"\xb7\x01\n\nSubscribed\x12\x0f\n\x07session\x18\x01 \x01(\x03\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\x12\x15\n\rwaiting_limit\x18\x03 \x01(\x05\x12\x12\n\nwait_max_s\x18\x04 \x01(\x01\x12\x1a\n\x12\x64\x65\x66\x61ult_duration_s\x18\x05 \x01(\x01\x12\x15\n\rretry_delay_s\x18\x06 \x01(\x01\x12\x19\n\x11retry_delay_max_s\x18\x07 \x01(\x01\x12\x10\n\x08\x65poch_id\x18\x1e \x01(\t\"\xb8\x01\n\x0bStateChange\x12\x10\n\x08sequence\x18\x01 \x01(\x03\x12\r\n\x05now_s\x18\x02 \x01(\x01\x12 \n\x05units\x18\x03 \x03(\x0b\x32\x11.hrm.v1.UnitImage\x12\x0c\n\x04gone\x18\x04 \x03(\t\x12\x1e\n\x04jobs\x18\x05 \x03(\x0b\x32\x10.hrm.v1.JobImage\x12\x0c\n\x04room\x18\x06 \x01(\x08\x12*\n\nproperties\x18\x1b \x03(\x0b\x32\x16.hrm.v1.UnitProperties\"V\n\x0eUnitProperties\x12\x18\n\x10resource_unit_id\x18\x01 \x01(\t\x12*\n\nproperties\x18\x02 \x01(\x0b\x32\x16.hrm.v1.NodeProperties\"\xde\x01\n\tUnitImage\x12\"\n\x04unit\x18\x01 \x01(\x0b\x32\x14.hrm.v1.ResourceUnit\x12\x0c\n\x04node\x18\x02 \x01(\t\x12\x0c\n\x04open\x18\x03 \x01(\x08\x12\x15\n\rwaiting_limit\x18\x04 \x01(\x03\x12#\n\x07running\x18\x05 \x03(\x0b\x32\x12.hrm.v1.QueueEntry\x12*\n\x0estream_waiting\x18\x06 \x03(\x0b\x32\x12.hrm.v1.QueueEntry\x12)\n\rbatch_waiting\x18\x07 \x03(\x0b\x32\x12.hrm.v1.QueueEntry\"\x9b\x01\n\nQueueEntry\x12\x14\n\x0c\x63ontainer_id\x18\x01 \x01(\t\x12-\n\x0eworkload_class\x18\x02 \x01(\x0e\x32\x15.hrm.v1.WorkloadClass\x12\x0e\n\x06\x64\x65mand\x18\x03 \x03(\x03\x12\x12\n\nduration_s\x18\x04 \x01(\x01\x12\x14\n\x0cstarted_at_s\x18\x05 \x01(\x01\x12\x0e\n\x06passed\x18\x06 \x01(\x05\"\xee\x01\n\x08JobImage\x12\x16\n\x0e\x61pplication_id\x18\x01 \x01(\t\x12-\n\x0eworkload_class\x18\x02 \x01(\x0e\x32\x15.hrm.v1.WorkloadClass\x12\x0c\n\x04gang\x18\x03 \x01(\x05\x12)\n\x07pending\x18\x04 \x03(\x0b\x32\x18.hrm.v1.PendingContainer\x12\r\n\x05\x61void\x18\x05 \x03(\t\x12\"\n\tgpu_parts\x18\x07 \x03(\x0b\x32\x0f.hrm.v1.GpuPart\x12)\n\x08requires\x18\x1b \x01(\x0b\x32\x17.hrm.v1.NodeRequirementJ\x04\x08\x06\x10\x07\"9\n\x07GpuPart\x12\x0e\n\x06starts\x18\x01 \x01(\x05\x12\x0e\n\x06queues\x18\x02 \x01(\x05\x12\x0e\n\x06\x64\x65mand\x18\x03 \x03(\x03\"\x88\x02\n\x10PendingContainer\x12\x14\n\x0c\x63ontainer_id\x18\x01 \x01(\t\x12\x13\n\x0b\x65xecutor_id\x18\x02 \x01(\t\x12\x1b\n\x13resource_profile_id\x18\x03 \x01(\x05\x12$\n\tresources\x18\x04 \x01(\x0b\x32\x11.hrm.v1.Resources\x12\x1b\n\x13\x65xpected_duration_s\x18\x05 \x01(\x01\x12\x16\n\x0erequested_at_s\x18\x06 \x01(\x01\x12\x0c\n\x04near\x18\x07 \x03(\t\x12\x17\n\x0flocality_wait_s\x18\x08 \x01(\x01\x12\x10\n\x08platform\x18\t \x01(\t\x12\x18\n\x10platform_until_s\x18\n \x01(\x01\"\xa7\x01\n\x0eProposeRequest\x12\x11\n\tscheduler\x18\x01 \x01(\t\x12\x0f\n\x07session\x18\x02 \x01(\x03\x12\x16\n\x0e\x61pplication_id\x18\x03 \x01(\t\x12!\n\x06\x63laims\x18\x04 \x03(\x0b\x32\x11.hrm.v1.UnitClaim\x12\x13\n\x0blease_token\x18\x05 \x01(\x03\x12\x0f\n\x07problem\x18\x06 \x01(\t\x12\x10\n\x08sequence\x18\x07 \x01(\x03\";\n\tUnitClaim\x12\x14\n\x0c\x63ontainer_id\x18\x01 \x01(\t\x12\x18\n\x10resource_unit_id\x18\x02 \x01(\t\"K\n\x0fProposeResponse\x12&\n\x08outcomes\x18\x01 \x03(\x0b\x32\x14.hrm.v1.ClaimOutcome\x12\x10\n\x08sequence\x18\x02 \x01(\x03\"w\n\x0c\x43laimOutcome\x12\x14\n\x0c\x63ontainer_id\x18\x01 \x01(\t\x12\x18\n\x10resource_unit_id\x18\x02 \x01(\t\x12\'\n\x08\x64\x65\x63ision\x18\x03 \x01(\x0e\x32\x15.hrm.v1.ClaimDecision\x12\x0e\n\x06reason\x18\x04 \x01(\t\"Q\n\x13\x41\x63quireLeaseRequest\x12\x11\n\tscheduler\x18\x01 \x01(\t\x12\x0f\n\x07session\x18\x02 \x01(\x03\x12\x16\n\x0e\x61pplication_id\x18\x03 \x01(\t\"|\n\x14\x41\x63quireLeaseResponse\x12\r\n\x05token\x18\x01 \x01(\x03\x12\x14\n\x0c\x65xpires_in_s\x18\x02 \x01(\x01\x12\x10\n\x08sequence\x18\x03 \x01(\x03\x12\x12\n\nsome_units\x18\x04 \x01(\x08\x12\x19\n\x11resource_unit_ids\x18\x05 \x03(\t\"H\n\x13ReleaseLeaseRequest\x12\x11\n\tscheduler\x18\x01 \x01(\t\x12\x0f\n\x07session\x18\x02 \x01(\x03\x12\r\n\x05token\x18\x03 \x01(\x03\"\x16\n\x14ReleaseLeaseResponse*{\n\rClaimDecision\x12\x1e\n\x1a\x43LAIM_DECISION_UNSPECIFIED\x10\x00\x12\x16\n\x12\x43LAIM_DECISION_RUN\x10\x01\x12\x18\n\x14\x43LAIM_DECISION_QUEUE\x10\x02\x12\x18\n\x14\x43LAIM_DECISION_ABORT\x10\x03\x32\xa9\x02\n\x12SharedStateService\x12\x41\n\tSubscribe\x12\x18.hrm.v1.SubscribeRequest\x1a\x18.hrm.v1.SchedulerMessage0\x01\x12:\n\x07Propose\x12\x16.hrm.v1.ProposeRequest\x1a\x17.hrm.v1.ProposeResponse\x12I\n\x0c\x41\x63quireLease\x12\x1b.hrm.v1.AcquireLeaseRequest\x1a\x1c.hrm.v1.AcquireLeaseResponse\x12I\n\x0cReleaseLease\x12\x1b.hrm.v1.ReleaseLeaseRequest\x1a\x1c.hrm.v1.ReleaseLeaseResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16hrm/v1/scheduler.proto\x12\x06hrm.v1\x1a\x13hrm/v1/common.proto\x1a\x11hrm/v1/node.proto\"S\n\x10SubscribeRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x16\n\x0e\x66ollowed_epoch\x18\x1e \x01(\x03\x12\x19\n\x11\x66ollowed_epoch_id\x18\x1f \x01(\t\"n\n\x10SchedulerMessage\x12(\n\nsubscribed\x18\x01 \x01(\x0b\x32\x12.hrm.v1.SubscribedH\x00\x12%\n\x06\x63hange\x18\x02 \x01(\x0b\x32\x13.hrm.v1.StateChangeH\x00\x42\t\n\x07message\"\xb7\x01\n\nSubscribed\x12\x0f\n\x07session\x18\x01 \x01(\x03\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\x12\x15\n\rwaiting_limit\x18\x03 \x01(\x05\x12\x12\n\nwait_max_s\x18\x04 \x01(\x01\x12\x1a\n\x12\x64\x65\x66\x61ult_duration_s\x18\x05 \x01(\x01\x12\x15\n\rretry_delay_s\x18\x06 \x01(\x01\x12\x19\n\x11retry_delay_max_s\x18\x07 \x01(\x01\x12\x10\n\x08\x65poch_id\x18\x1e \x01(\t\"\xb8\x01\n\x0bStateChange\x12\x10\n\x08sequence\x18\x01 \x01(\x03\x12\r\n\x05now_s\x18\x02 \x01(\x01\x12 \n\x05units\x18\x03 \x03(\x0b\x32\x11.hrm.v1.UnitImage\x12\x0c\n\x04gone\x18\x04 \x03(\t\x12\x1e\n\x04jobs\x18\x05 \x03(\x0b\x32\x10.hrm.v1.JobImage\x12\x0c\n\x04room\x18\x06 \x01(\x08\x12*\n\nproperties\x18\x1b \x03(\x0b\x32\x16.hrm.v1.UnitProperties\"V\n\x0eUnitProperties\x12\x18\n\x10resource_unit_id\x18\x01 \x01(\t\x12*\n\nproperties\x18\x02 \x01(\x0b\x32\x16.hrm.v1.NodeProperties\"\x8c\x02\n\tUnitImage\x12\"\n\x04unit\x18\x01 \x01(\x0b\x32\x14.hrm.v1.ResourceUnit\x12\x0c\n\x04node\x18\x02 \x01(\t\x12\x0c\n\x04open\x18\x03 \x01(\x08\x12\x15\n\rwaiting_limit\x18\x04 \x01(\x03\x12#\n\x07running\x18\x05 \x03(\x0b\x32\x12.hrm.v1.QueueEntry\x12*\n\x0estream_waiting\x18\x06 \x03(\x0b\x32\x12.hrm.v1.QueueEntry\x12)\n\rbatch_waiting\x18\x07 \x03(\x0b\x32\x12.hrm.v1.QueueEntry\x12,\n\x10yielding_waiting\x18\x08 \x03(\x0b\x32\x12.hrm.v1.QueueEntry\"\xab\x01\n\nQueueEntry\x12\x14\n\x0c\x63ontainer_id\x18\x01 \x01(\t\x12-\n\x0eworkload_class\x18\x02 \x01(\x0e\x32\x15.hrm.v1.WorkloadClass\x12\x0e\n\x06\x64\x65mand\x18\x03 \x03(\x03\x12\x12\n\nduration_s\x18\x04 \x01(\x01\x12\x14\n\x0cstarted_at_s\x18\x05 \x01(\x01\x12\x0e\n\x06passed\x18\x06 \x01(\x05\x12\x0e\n\x06yields\x18\x07 \x01(\x08\"\xee\x01\n\x08JobImage\x12\x16\n\x0e\x61pplication_id\x18\x01 \x01(\t\x12-\n\x0eworkload_class\x18\x02 \x01(\x0e\x32\x15.hrm.v1.WorkloadClass\x12\x0c\n\x04gang\x18\x03 \x01(\x05\x12)\n\x07pending\x18\x04 \x03(\x0b\x32\x18.hrm.v1.PendingContainer\x12\r\n\x05\x61void\x18\x05 \x03(\t\x12\"\n\tgpu_parts\x18\x07 \x03(\x0b\x32\x0f.hrm.v1.GpuPart\x12)\n\x08requires\x18\x1b \x01(\x0b\x32\x17.hrm.v1.NodeRequirementJ\x04\x08\x06\x10\x07\"9\n\x07GpuPart\x12\x0e\n\x06starts\x18\x01 \x01(\x05\x12\x0e\n\x06queues\x18\x02 \x01(\x05\x12\x0e\n\x06\x64\x65mand\x18\x03 \x03(\x03\"\x98\x02\n\x10PendingContainer\x12\x14\n\x0c\x63ontainer_id\x18\x01 \x01(\t\x12\x13\n\x0b\x65xecutor_id\x18\x02 \x01(\t\x12\x1b\n\x13resource_profile_id\x18\x03 \x01(\x05\x12$\n\tresources\x18\x04 \x01(\x0b\x32\x11.hrm.v1.Resources\x12\x1b\n\x13\x65xpected_duration_s\x18\x05 \x01(\x01\x12\x16\n\x0erequested_at_s\x18\x06 \x01(\x01\x12\x0c\n\x04near\x18\x07 \x03(\t\x12\x17\n\x0flocality_wait_s\x18\x08 \x01(\x01\x12\x10\n\x08platform\x18\t \x01(\t\x12\x18\n\x10platform_until_s\x18\n \x01(\x01\x12\x0e\n\x06yields\x18\x0b \x01(\x08\"\xa7\x01\n\x0eProposeRequest\x12\x11\n\tscheduler\x18\x01 \x01(\t\x12\x0f\n\x07session\x18\x02 \x01(\x03\x12\x16\n\x0e\x61pplication_id\x18\x03 \x01(\t\x12!\n\x06\x63laims\x18\x04 \x03(\x0b\x32\x11.hrm.v1.UnitClaim\x12\x13\n\x0blease_token\x18\x05 \x01(\x03\x12\x0f\n\x07problem\x18\x06 \x01(\t\x12\x10\n\x08sequence\x18\x07 \x01(\x03\";\n\tUnitClaim\x12\x14\n\x0c\x63ontainer_id\x18\x01 \x01(\t\x12\x18\n\x10resource_unit_id\x18\x02 \x01(\t\"K\n\x0fProposeResponse\x12&\n\x08outcomes\x18\x01 \x03(\x0b\x32\x14.hrm.v1.ClaimOutcome\x12\x10\n\x08sequence\x18\x02 \x01(\x03\"w\n\x0c\x43laimOutcome\x12\x14\n\x0c\x63ontainer_id\x18\x01 \x01(\t\x12\x18\n\x10resource_unit_id\x18\x02 \x01(\t\x12\'\n\x08\x64\x65\x63ision\x18\x03 \x01(\x0e\x32\x15.hrm.v1.ClaimDecision\x12\x0e\n\x06reason\x18\x04 \x01(\t\"Q\n\x13\x41\x63quireLeaseRequest\x12\x11\n\tscheduler\x18\x01 \x01(\t\x12\x0f\n\x07session\x18\x02 \x01(\x03\x12\x16\n\x0e\x61pplication_id\x18\x03 \x01(\t\"|\n\x14\x41\x63quireLeaseResponse\x12\r\n\x05token\x18\x01 \x01(\x03\x12\x14\n\x0c\x65xpires_in_s\x18\x02 \x01(\x01\x12\x10\n\x08sequence\x18\x03 \x01(\x03\x12\x12\n\nsome_units\x18\x04 \x01(\x08\x12\x19\n\x11resource_unit_ids\x18\x05 \x03(\t\"H\n\x13ReleaseLeaseRequest\x12\x11\n\tscheduler\x18\x01 \x01(\t\x12\x0f\n\x07session\x18\x02 \x01(\x03\x12\r\n\x05token\x18\x03 \x01(\x03\"\x16\n\x14ReleaseLeaseResponse*{\n\rClaimDecision\x12\x1e\n\x1a\x43LAIM_DECISION_UNSPECIFIED\x10\x00\x12\x16\n\x12\x43LAIM_DECISION_RUN\x10\x01\x12\x18\n\x14\x43LAIM_DECISION_QUEUE\x10\x02\x12\x18\n\x14\x43LAIM_DECISION_ABORT\x10\x03\x32\xa9\x02\n\x12SharedStateService\x12\x41\n\tSubscribe\x12\x18.hrm.v1.SubscribeRequest\x1a\x18.hrm.v1.SchedulerMessage0\x01\x12:\n\x07Propose\x12\x16.hrm.v1.ProposeRequest\x1a\x17.hrm.v1.ProposeResponse\x12I\n\x0c\x41\x63quireLease\x12\x1b.hrm.v1.AcquireLeaseRequest\x1a\x1c.hrm.v1.AcquireLeaseResponse\x12I\n\x0cReleaseLease\x12\x1b.hrm.v1.ReleaseLeaseRequest\x1a\x1c.hrm.v1.ReleaseLeaseResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'hrm.v1.scheduler_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_CLAIMDECISION']._serialized_start=2418
-  _globals['_CLAIMDECISION']._serialized_end=2541
+  _globals['_CLAIMDECISION']._serialized_start=2496
+  _globals['_CLAIMDECISION']._serialized_end=2619
   _globals['_SUBSCRIBEREQUEST']._serialized_start=74
   _globals['_SUBSCRIBEREQUEST']._serialized_end=157
   _globals['_SCHEDULERMESSAGE']._serialized_start=159
@@ -46,31 +46,31 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_UNITPROPERTIES']._serialized_start=644
   _globals['_UNITPROPERTIES']._serialized_end=730
   _globals['_UNITIMAGE']._serialized_start=733
-  _globals['_UNITIMAGE']._serialized_end=955
-  _globals['_QUEUEENTRY']._serialized_start=958
-  _globals['_QUEUEENTRY']._serialized_end=1113
-  _globals['_JOBIMAGE']._serialized_start=1116
-  _globals['_JOBIMAGE']._serialized_end=1354
-  _globals['_GPUPART']._serialized_start=1356
-  _globals['_GPUPART']._serialized_end=1413
-  _globals['_PENDINGCONTAINER']._serialized_start=1416
-  _globals['_PENDINGCONTAINER']._serialized_end=1680
-  _globals['_PROPOSEREQUEST']._serialized_start=1683
-  _globals['_PROPOSEREQUEST']._serialized_end=1850
-  _globals['_UNITCLAIM']._serialized_start=1852
-  _globals['_UNITCLAIM']._serialized_end=1911
-  _globals['_PROPOSERESPONSE']._serialized_start=1913
-  _globals['_PROPOSERESPONSE']._serialized_end=1988
-  _globals['_CLAIMOUTCOME']._serialized_start=1990
-  _globals['_CLAIMOUTCOME']._serialized_end=2109
-  _globals['_ACQUIRELEASEREQUEST']._serialized_start=2111
-  _globals['_ACQUIRELEASEREQUEST']._serialized_end=2192
-  _globals['_ACQUIRELEASERESPONSE']._serialized_start=2194
-  _globals['_ACQUIRELEASERESPONSE']._serialized_end=2318
-  _globals['_RELEASELEASEREQUEST']._serialized_start=2320
-  _globals['_RELEASELEASEREQUEST']._serialized_end=2392
-  _globals['_RELEASELEASERESPONSE']._serialized_start=2394
-  _globals['_RELEASELEASERESPONSE']._serialized_end=2416
-  _globals['_SHAREDSTATESERVICE']._serialized_start=2544
-  _globals['_SHAREDSTATESERVICE']._serialized_end=2841
+  _globals['_UNITIMAGE']._serialized_end=1001
+  _globals['_QUEUEENTRY']._serialized_start=1004
+  _globals['_QUEUEENTRY']._serialized_end=1175
+  _globals['_JOBIMAGE']._serialized_start=1178
+  _globals['_JOBIMAGE']._serialized_end=1416
+  _globals['_GPUPART']._serialized_start=1418
+  _globals['_GPUPART']._serialized_end=1475
+  _globals['_PENDINGCONTAINER']._serialized_start=1478
+  _globals['_PENDINGCONTAINER']._serialized_end=1758
+  _globals['_PROPOSEREQUEST']._serialized_start=1761
+  _globals['_PROPOSEREQUEST']._serialized_end=1928
+  _globals['_UNITCLAIM']._serialized_start=1930
+  _globals['_UNITCLAIM']._serialized_end=1989
+  _globals['_PROPOSERESPONSE']._serialized_start=1991
+  _globals['_PROPOSERESPONSE']._serialized_end=2066
+  _globals['_CLAIMOUTCOME']._serialized_start=2068
+  _globals['_CLAIMOUTCOME']._serialized_end=2187
+  _globals['_ACQUIRELEASEREQUEST']._serialized_start=2189
+  _globals['_ACQUIRELEASEREQUEST']._serialized_end=2270
+  _globals['_ACQUIRELEASERESPONSE']._serialized_start=2272
+  _globals['_ACQUIRELEASERESPONSE']._serialized_end=2396
+  _globals['_RELEASELEASEREQUEST']._serialized_start=2398
+  _globals['_RELEASELEASEREQUEST']._serialized_end=2470
+  _globals['_RELEASELEASERESPONSE']._serialized_start=2472
+  _globals['_RELEASELEASERESPONSE']._serialized_end=2494
+  _globals['_SHAREDSTATESERVICE']._serialized_start=2622
+  _globals['_SHAREDSTATESERVICE']._serialized_end=2919
 # @@protoc_insertion_point(module_scope)

@@ -85,7 +85,7 @@ class UnitProperties(_message.Message):
     def __init__(self, resource_unit_id: _Optional[str] = ..., properties: _Optional[_Union[_common_pb2.NodeProperties, _Mapping]] = ...) -> None: ...
 
 class UnitImage(_message.Message):
-    __slots__ = ("unit", "node", "open", "waiting_limit", "running", "stream_waiting", "batch_waiting")
+    __slots__ = ("unit", "node", "open", "waiting_limit", "running", "stream_waiting", "batch_waiting", "yielding_waiting")
     UNIT_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
     OPEN_FIELD_NUMBER: _ClassVar[int]
@@ -93,6 +93,7 @@ class UnitImage(_message.Message):
     RUNNING_FIELD_NUMBER: _ClassVar[int]
     STREAM_WAITING_FIELD_NUMBER: _ClassVar[int]
     BATCH_WAITING_FIELD_NUMBER: _ClassVar[int]
+    YIELDING_WAITING_FIELD_NUMBER: _ClassVar[int]
     unit: _node_pb2.ResourceUnit
     node: str
     open: bool
@@ -100,23 +101,26 @@ class UnitImage(_message.Message):
     running: _containers.RepeatedCompositeFieldContainer[QueueEntry]
     stream_waiting: _containers.RepeatedCompositeFieldContainer[QueueEntry]
     batch_waiting: _containers.RepeatedCompositeFieldContainer[QueueEntry]
-    def __init__(self, unit: _Optional[_Union[_node_pb2.ResourceUnit, _Mapping]] = ..., node: _Optional[str] = ..., open: bool = ..., waiting_limit: _Optional[int] = ..., running: _Optional[_Iterable[_Union[QueueEntry, _Mapping]]] = ..., stream_waiting: _Optional[_Iterable[_Union[QueueEntry, _Mapping]]] = ..., batch_waiting: _Optional[_Iterable[_Union[QueueEntry, _Mapping]]] = ...) -> None: ...
+    yielding_waiting: _containers.RepeatedCompositeFieldContainer[QueueEntry]
+    def __init__(self, unit: _Optional[_Union[_node_pb2.ResourceUnit, _Mapping]] = ..., node: _Optional[str] = ..., open: bool = ..., waiting_limit: _Optional[int] = ..., running: _Optional[_Iterable[_Union[QueueEntry, _Mapping]]] = ..., stream_waiting: _Optional[_Iterable[_Union[QueueEntry, _Mapping]]] = ..., batch_waiting: _Optional[_Iterable[_Union[QueueEntry, _Mapping]]] = ..., yielding_waiting: _Optional[_Iterable[_Union[QueueEntry, _Mapping]]] = ...) -> None: ...
 
 class QueueEntry(_message.Message):
-    __slots__ = ("container_id", "workload_class", "demand", "duration_s", "started_at_s", "passed")
+    __slots__ = ("container_id", "workload_class", "demand", "duration_s", "started_at_s", "passed", "yields")
     CONTAINER_ID_FIELD_NUMBER: _ClassVar[int]
     WORKLOAD_CLASS_FIELD_NUMBER: _ClassVar[int]
     DEMAND_FIELD_NUMBER: _ClassVar[int]
     DURATION_S_FIELD_NUMBER: _ClassVar[int]
     STARTED_AT_S_FIELD_NUMBER: _ClassVar[int]
     PASSED_FIELD_NUMBER: _ClassVar[int]
+    YIELDS_FIELD_NUMBER: _ClassVar[int]
     container_id: str
     workload_class: _common_pb2.WorkloadClass
     demand: _containers.RepeatedScalarFieldContainer[int]
     duration_s: float
     started_at_s: float
     passed: int
-    def __init__(self, container_id: _Optional[str] = ..., workload_class: _Optional[_Union[_common_pb2.WorkloadClass, str]] = ..., demand: _Optional[_Iterable[int]] = ..., duration_s: _Optional[float] = ..., started_at_s: _Optional[float] = ..., passed: _Optional[int] = ...) -> None: ...
+    yields: bool
+    def __init__(self, container_id: _Optional[str] = ..., workload_class: _Optional[_Union[_common_pb2.WorkloadClass, str]] = ..., demand: _Optional[_Iterable[int]] = ..., duration_s: _Optional[float] = ..., started_at_s: _Optional[float] = ..., passed: _Optional[int] = ..., yields: bool = ...) -> None: ...
 
 class JobImage(_message.Message):
     __slots__ = ("application_id", "workload_class", "gang", "pending", "avoid", "gpu_parts", "requires")
@@ -147,7 +151,7 @@ class GpuPart(_message.Message):
     def __init__(self, starts: _Optional[int] = ..., queues: _Optional[int] = ..., demand: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class PendingContainer(_message.Message):
-    __slots__ = ("container_id", "executor_id", "resource_profile_id", "resources", "expected_duration_s", "requested_at_s", "near", "locality_wait_s", "platform", "platform_until_s")
+    __slots__ = ("container_id", "executor_id", "resource_profile_id", "resources", "expected_duration_s", "requested_at_s", "near", "locality_wait_s", "platform", "platform_until_s", "yields")
     CONTAINER_ID_FIELD_NUMBER: _ClassVar[int]
     EXECUTOR_ID_FIELD_NUMBER: _ClassVar[int]
     RESOURCE_PROFILE_ID_FIELD_NUMBER: _ClassVar[int]
@@ -158,6 +162,7 @@ class PendingContainer(_message.Message):
     LOCALITY_WAIT_S_FIELD_NUMBER: _ClassVar[int]
     PLATFORM_FIELD_NUMBER: _ClassVar[int]
     PLATFORM_UNTIL_S_FIELD_NUMBER: _ClassVar[int]
+    YIELDS_FIELD_NUMBER: _ClassVar[int]
     container_id: str
     executor_id: str
     resource_profile_id: int
@@ -168,7 +173,8 @@ class PendingContainer(_message.Message):
     locality_wait_s: float
     platform: str
     platform_until_s: float
-    def __init__(self, container_id: _Optional[str] = ..., executor_id: _Optional[str] = ..., resource_profile_id: _Optional[int] = ..., resources: _Optional[_Union[_common_pb2.Resources, _Mapping]] = ..., expected_duration_s: _Optional[float] = ..., requested_at_s: _Optional[float] = ..., near: _Optional[_Iterable[str]] = ..., locality_wait_s: _Optional[float] = ..., platform: _Optional[str] = ..., platform_until_s: _Optional[float] = ...) -> None: ...
+    yields: bool
+    def __init__(self, container_id: _Optional[str] = ..., executor_id: _Optional[str] = ..., resource_profile_id: _Optional[int] = ..., resources: _Optional[_Union[_common_pb2.Resources, _Mapping]] = ..., expected_duration_s: _Optional[float] = ..., requested_at_s: _Optional[float] = ..., near: _Optional[_Iterable[str]] = ..., locality_wait_s: _Optional[float] = ..., platform: _Optional[str] = ..., platform_until_s: _Optional[float] = ..., yields: bool = ...) -> None: ...
 
 class ProposeRequest(_message.Message):
     __slots__ = ("scheduler", "session", "application_id", "claims", "lease_token", "problem", "sequence")

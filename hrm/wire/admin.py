@@ -300,5 +300,5 @@ def from_node(master_state: MasterState, node: Node, now: float) -> pb.Node:
             status.free.CopyFrom(codec.from_resources(free))
             status.running = len(queue.running)
             status.waiting_stream = len(queue.stream_waiting)
-            status.waiting_batch = len(queue.batch_waiting)
+            status.waiting_batch = len(queue.batch_waiting) + len(queue.yielding_waiting)
     return message

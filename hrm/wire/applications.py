@@ -11,7 +11,12 @@ from collections.abc import Iterable
 from hrm import ownership_keys
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
-from hrm.core.vocabulary.model import ApplicationId, ContainerStatus, WorkloadClass
+from hrm.core.vocabulary.model import (
+    ApplicationId,
+    ContainerRequest,
+    ContainerStatus,
+    WorkloadClass,
+)
 from hrm.core.vocabulary.node_requirement import lasting
 from hrm.errors import InvalidRequest
 from hrm.v1 import application_pb2 as pb
@@ -102,19 +107,7 @@ def to_event(
     """
     match update.WhichOneof("update"):
         case "request":
-            requests = tuple(
-                codec.to_request(
-                    x.executor_id,
-                    x.resource_profile_id,
-                    x.resources,
-                    x.heap_mib,
-                    x.expected_duration_s,
-                    x.gpus,
-                    x.hosts,
-                    x.locality_wait_s,
-                )
-                for x in update.request.containers
-            )
+            requests = tuple(map(_to_request, update.request.containers))
             return e.ContainersRequested(
                 now=now,
                 application_id=application_id,
@@ -162,6 +155,20 @@ def to_event(
             return None
         case kind:
             raise InvalidRequest(f"an attached application may not send {kind or 'nothing'}")
+
+
+def _to_request(message: pb.ContainerRequest) -> ContainerRequest:
+    return codec.to_request(
+        message.executor_id,
+        message.resource_profile_id,
+        message.resources,
+        message.heap_mib,
+        message.expected_duration_s,
+        message.gpus,
+        message.hosts,
+        message.locality_wait_s,
+        yields=message.yields,
+    )
 
 
 def from_admitted(

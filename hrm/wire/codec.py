@@ -321,6 +321,8 @@ def to_request(
     gpus: int = 0,
     hosts: Sequence[str] = (),
     locality_wait_s: float = 0.0,
+    *,
+    yields: bool = False,
 ) -> ContainerRequest:
     """A request from the fields of ``application_pb2.ContainerRequest``; memory in MiB, times in s.
 
@@ -338,6 +340,7 @@ def to_request(
         gpus=to_whole(gpus, "gpus", 0, GPU_INDEX_MAX),
         hosts=tuple(to_text(host, "hosts") for host in hosts),
         locality_wait_s=to_amount(locality_wait_s, "locality_wait_s"),
+        yields=yields,
     )
     if request.heap_mib > request.resources.memory_mib:
         raise InvalidRequest(
@@ -362,6 +365,7 @@ def to_spec(message: common.ContainerSpec) -> ContainerSpec:
         launch=to_launch(message.launch),
         user=to_text(message.user, "user"),
         stands_first=message.stands_first,
+        yields=message.yields,
     )
 
 
@@ -379,6 +383,7 @@ def from_spec(value: ContainerSpec) -> common.ContainerSpec:
         launch=from_launch(value.launch),
         user=value.user,
         stands_first=value.stands_first,
+        yields=value.yields,
     )
 
 
@@ -454,6 +459,7 @@ def to_status(message: common.ContainerStatus) -> ContainerStatus:
         expected_duration_s=expected_duration_s,
         preempted=message.preempted,
         stands_first=message.stands_first,
+        yields=message.yields,
     )
 
 
@@ -487,6 +493,7 @@ def from_status(value: ContainerStatus) -> common.ContainerStatus:
         expected_duration_s=value.expected_duration_s,
         preempted=value.preempted,
         stands_first=value.stands_first,
+        yields=value.yields,
     )
     if value.end is not None:
         message.end.cause = END_CAUSE[value.end.cause]

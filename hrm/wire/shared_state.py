@@ -294,6 +294,7 @@ def _from_unit(value: UnitState) -> pb.UnitImage:
         running=[_from_entry(x) for x in value.running],
         stream_waiting=[_from_entry(x) for x in value.stream_waiting],
         batch_waiting=[_from_entry(x) for x in value.batch_waiting],
+        yielding_waiting=[_from_entry(x) for x in value.yielding_waiting],
     )
 
 
@@ -306,6 +307,7 @@ def _to_unit(message: pb.UnitImage) -> UnitState:
         running=tuple(_to_entry(x) for x in message.running),
         stream_waiting=tuple(_to_entry(x) for x in message.stream_waiting),
         batch_waiting=tuple(_to_entry(x) for x in message.batch_waiting),
+        yielding_waiting=tuple(_to_entry(x) for x in message.yielding_waiting),
     )
 
 
@@ -317,6 +319,7 @@ def _from_entry(value: Entry) -> pb.QueueEntry:
         duration_s=value.duration_s,
         started_at_s=value.started_at_s,
         passed=value.passed,
+        yields=value.yields,
     )
 
 
@@ -328,6 +331,7 @@ def _to_entry(message: pb.QueueEntry) -> Entry:
         message.duration_s,
         message.started_at_s,
         message.passed,
+        yields=message.yields,
     )
 
 
@@ -354,6 +358,7 @@ def _from_job(value: JobImage) -> pb.JobImage:
                 locality_wait_s=request.locality_wait_s,
                 platform=request.platform,
                 platform_until_s=request.platform_until_s,
+                yields=request.yields,
             )
             for container_id, request, at_s in value.pending
         ],
@@ -384,6 +389,7 @@ def _to_job(message: pb.JobImage) -> JobImage:
                     locality_wait_s=x.locality_wait_s,
                     platform=x.platform,
                     platform_until_s=x.platform_until_s,
+                    yields=x.yields,
                 ),
                 x.requested_at_s,
             )

@@ -17,7 +17,7 @@ from benchmarks.apps.elastic_topk import executors_wanted
 from benchmarks.processes import BenchmarkError
 from benchmarks.sharing import __main__ as command
 from benchmarks.sharing import arms as arms_module
-from benchmarks.sharing import feedback, measures
+from benchmarks.sharing import feedback, load, measures
 from benchmarks.sharing.arms import EndedJob, Run, shape_of
 from benchmarks.sharing.feedback import Gap, Records, await_queue, gaps_of, read_records
 from benchmarks.sharing.machine import application_of
@@ -113,10 +113,10 @@ def test_jobs_go_to_the_queue_with_fewer_live_ones(
         submitted.append(SimpleNamespace(running=True))
         return submitted[-1]
 
-    monkeypatch.setattr(arms_module._Backlog, "_submit", submit)
-    monkeypatch.setattr(arms_module._Backlog, "_check", lambda *_: None)
+    monkeypatch.setattr(load.Backlog, "_submit", submit)
+    monkeypatch.setattr(load.Backlog, "_check", lambda *_: None)
     queues = ("root.etl", "root.adhoc")
-    backlog = arms_module._Backlog(cast(Any, None), cast(Any, None), QUEUES, tmp_path, queues)
+    backlog = load.Backlog(cast(Any, None), cast(Any, None), QUEUES, tmp_path, queues)
     backlog.turn()
     assert backlog.queue_of == [*queues, *queues]
     submitted[1].running = submitted[3].running = False
@@ -186,7 +186,7 @@ def test_a_run_counts_its_window_alone_and_its_makespan_is_that_of_the_last_coun
     tmp_path: Path,
 ) -> None:
     plan = Plan(jobs_counted=2)
-    backlog = arms_module._Backlog(
+    backlog = load.Backlog(
         cast(Any, None), cast(Any, None), plan, tmp_path,
         ended=[(0, 105.0), (1, 130.0), (2, 190.0)], queue_of=["", "", ""], begun_s=90.0,
     )  # fmt: skip

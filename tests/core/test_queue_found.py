@@ -10,6 +10,7 @@ from hrm.core.tenancy.queue_spec import QueueSpec, spec_from
 from hrm.core.vocabulary.bounds import Bounds
 from hrm.core.vocabulary.model import (
     ApplicationId,
+    EndCause,
     FirstExecutors,
     NodeName,
     Resources,
@@ -225,3 +226,44 @@ def test_no_part_of_a_gang_claims_a_place_before_the_rest_that_has_passed() -> N
 
     assert virtual.states(stream) == {"pending": 7}
     assert kept(virtual, stream) == 1
+
+
+def test_one_that_passed_behind_its_gang_joins_it_again_when_that_has_lost_its_places() -> None:
+    virtual = cluster(*HALVES, nodes=1)
+    virtual.submit(2, queue="a")
+    virtual.submit(2, queue="b")
+    virtual.advance(2)
+    virtual.submit(2, queue="a")
+    app = virtual.submit(3, queue="b", gang_min=2)
+    virtual.advance(1)
+    assert kept(virtual, app) == 3
+    placement = virtual.master.placement
+    one = virtual.container(app, 1)
+
+    placement.queues.let_go(virtual.app(app), [one], virtual.now, on_loan=True)
+    assert kept(virtual, app) == 2
+    virtual.advance(2)
+
+    assert kept(virtual, app) == 3
+
+
+def test_of_a_gang_none_is_reserved_what_is_free_while_another_waits_for_victims() -> None:
+    queues = (spec_from("root.a", {}), spec_from("root.b", {"maximum": {"cores": 4}}))
+    virtual = VirtualCluster([unit("n1", 8)], queues=queues, bounds=FAST, drain_s=4.0)
+    virtual.submit(4, queue="a")
+    batch = virtual.submit(4, queue="b")
+    virtual.advance(2)
+    first = virtual.container(batch, 1)
+    assert first.node is not None
+    virtual.master.master_state.send_stop(
+        virtual.master.master_state.nodes[first.node], first, EndCause.PREEMPTED, "it ends",
+        virtual.now, grace_s=5.0, decommission=True,
+    )  # fmt: skip
+
+    stream = virtual.submit(2, queue="b", workload_class=WorkloadClass.STREAM)
+
+    for _ in range(20):
+        virtual.advance(1)
+        placed = [x for x in virtual.app(stream).containers.values() if x.node is not None]
+        assert len(placed) in (0, 2)
+    assert running(virtual, stream) == 2

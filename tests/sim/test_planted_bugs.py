@@ -26,6 +26,7 @@ from tests.sim.planted import (
     queues,
     scheduling,
     turns,
+    yielding,
 )
 from tests.sim.planted.plans import (
     LATER,
@@ -55,13 +56,16 @@ from tests.sim.planted.plans import (
 
 SEEDS = range(150)
 LIMITS = (
-    Limits(without=frozenset({"pipelines"})),
-    Limits(without=frozenset({"submissions", "pipelines"})),
+    Limits(without=frozenset({"yielding", "pipelines"})),
+    Limits(without=frozenset({"submissions", "yielding", "pipelines"})),
 )
-"""One of the bugs is rare if the nodes are full of drivers."""
-PLAIN = Limits(without=frozenset({"queues", "pipelines"}))
+"""One of the bugs is rare if the nodes are full of drivers; those of what yields have plans."""
+PLAIN = Limits(without=frozenset({"queues", "yielding", "pipelines"}))
 """What the seeds below meant when they found something."""
-MODULES = (scheduling, gangs, nodes, masters, turns, gpus, drivers, queues, platforms, pipelines)
+MODULES = (
+    *(scheduling, gangs, nodes, masters, turns, gpus, drivers, queues, platforms, yielding),
+    pipelines,
+)
 BUGS = [bug for module in MODULES for bug in module.BUGS]
 
 ERRORS = r"\b(?:Attribute|Index|Key|Name|Type|Value)Error\b"
@@ -143,7 +147,7 @@ CAUGHT_UNDER: dict[Callable[[pytest.MonkeyPatch], None], Plan] = {
     gangs.gangs_behind_any_smaller: behind_a_labelled_gang(0),
     scheduling.exclusions_of_all_alike: behind_an_excluded_job(0),
     gangs.gang_of_one_size: draw(
-        1597, Limits(without=frozenset({"labels", "queues", "pipelines"}))
+        1597, Limits(without=frozenset({"labels", "queues", "yielding", "pipelines"}))
     ),
     scheduling.units_of_one_node_are_one: beside_a_free_gpu(0),
     gpus.gpu_granted_twice: gpu_rivals(0, preemption=True),
@@ -174,6 +178,12 @@ CAUGHT_UNDER: dict[Callable[[pytest.MonkeyPatch], None], Plan] = {
     platforms.moved_to_what_is_full: queue_plans.two_platforms(3),
     platforms.moved_when_it_has_just_started: queue_plans.two_platforms(0),
     platforms.kept_is_moved: queue_plans.two_platforms(0, preemptible=False),
+    yielding.batch_waits_for_what_yields: yielding.beside_what_yields(0),
+    yielding.yields_before_others: yielding.beside_what_yields(0),
+    yielding.all_yield: yielding.beside_what_yields(0),
+    yielding.batch_before_what_yields: yielding.beside_what_yields(0),
+    yielding.forgotten_by_the_agent: yielding.beside_what_yields(0, crashes=True),
+    yielding.nothing_yields_at_the_master: yielding.beside_what_yields(0),
     pipelines.end_of_an_old_attempt: pipelines.cut_workers(0),
     pipelines.tasks_of_a_lost_worker: pipelines.busy_workers(0),
     pipelines.placed_though_it_came_back: pipelines.busy_workers(1),

@@ -228,7 +228,7 @@ def _waiting_line(master_state: MasterState, container: Container, now: float) -
     queue = master_state.state.find(container.unit_id)
     if queue is None:
         return f"{label} waits at {container.unit_id}"
-    waiting = [*queue.stream_waiting, *queue.batch_waiting]
+    waiting = [*queue.stream_waiting, *queue.batch_waiting, *queue.yielding_waiting]
     if container.container_id not in waiting:
         return f"{label} was sent to {container.unit_id}"
     place = ", in the place of one that was preempted there"

@@ -11,8 +11,8 @@ and others get the capacity that half of it would hold. The pause spares a gang 
 place at once the loss of what it has done; it bounds how long half a gang holds anything.
 
 A member waits only where capacity is made for it, so that its wait has an end: a stream where batch
-is preempted. One that waits elsewhere, as when its node was restarted with another setting, or runs
-something else after all, is returned.
+is preempted, and any where others yield. One that waits elsewhere, as when its node was restarted
+with another setting, or runs something else after all, is returned.
 
 Only time for which all that it lacks is requested counts: an AppMaster may be slow, or away. One
 that is there and requests less for ``application_grace_s`` has what it needs, and its gang becomes
@@ -33,6 +33,7 @@ from hrm.core.master import gangs
 from hrm.core.master.entities import Application, Container
 from hrm.core.master.returns import return_waiting
 from hrm.core.master.state import MasterState
+from hrm.core.queue.yielding import serves_waiters
 from hrm.core.vocabulary.model import ContainerState, EndCause, WorkloadClass
 
 __all__ = ["GangStarts"]
@@ -109,6 +110,7 @@ class GangStarts:
                 queue is not None and queue.unit.preempts
             )
             promised = promised or container.request.place == container.unit_id
+            promised = promised or (queue is not None and serves_waiters(queue))
             overdue = now - container.sent_at_s >= master_state.bounds.resend_delay_s
             if not promised and overdue and container.stop_cause is None:
                 return_waiting(master_state, container, _IN_VAIN, now)

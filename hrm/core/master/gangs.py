@@ -3,8 +3,9 @@
 Two applications that each need eight executors before they can do anything, on a cluster that holds
 twelve, would take six each and wait forever. ``spark.hrm.gang.min`` states how many of an
 application's first containers are of no use alone: the negotiator grants that many at once, or
-none, without a lease: a gang that lost the race tries again. What is granted must *run* at once;
-the queue of a unit does not count.
+none, without a lease: a gang that lost the race tries again. What is granted must *run* at once, or
+as soon as others have yielded (``hrm.core.queue.yielding``); the queue of a unit counts nowhere
+else.
 
 A stream starts whole: its gang is all of its first request, or ``spark.hrm.stream.min`` of it,
 since half a stream keeps no deadline. A container of it may also wait where batch is preempted for

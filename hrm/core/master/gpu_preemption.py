@@ -207,7 +207,7 @@ def _for_one(
             spare_mib[container.application_id] < sum(map(_mib, (*mine, container)))
             or container.node in lack.avoided
             or not queue.could_hold(lack.demand)
-            or (lack.together and queue.waiting_count)
+            or (lack.together and queue.ranked_count)
         ):
             continue
         here.append(container)

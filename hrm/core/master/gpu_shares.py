@@ -356,9 +356,9 @@ class FairGpuParts:
         parts: dict[ApplicationId, dict[Vector, GpuPart]] = {}
         for users in self._users.everyone():
             if _is_contested(users):
-                contest = Contest(
-                    users, [self._startable_of(user, self._known_s) for user in users]
-                )
+                yielding_mib = self._master_state.gpus.yielding_mib[users[0].slots]
+                startable = [self._startable_of(user, self._known_s) for user in users]
+                contest = Contest(users, startable, yielding_mib=yielding_mib)
                 for application_id, some in contest.parts():
                     parts.setdefault(application_id, {}).update(some)
         names = {user.application_id for users in self._users.everyone() for user in users}
@@ -388,7 +388,8 @@ class FairGpuParts:
     def _contest(self, users: list[GpuUser], now: float) -> Contest:
         startable = [self._startable_of(user, now) for user in users]
         may_queue = self._master_state.bounds.waiting_limit > 0
-        contest = Contest(users, startable, may_queue=may_queue)
+        yielding_mib = self._master_state.gpus.yielding_mib[users[0].slots]
+        contest = Contest(users, startable, may_queue=may_queue, yielding_mib=yielding_mib)
         if holds := self._holds.of_kind(users[0].slots, now):
             contest.keep(holds, self._ending_mib)
         return contest

@@ -195,11 +195,12 @@ class PlatformMoves:
             return True
         queue = state.queue(row)
         is_leaving = arrival.leaves in queue.running
-        if not is_leaving and not (fits(arrival.demand, queue.free) and not queue.waiting_count):
+        if not is_leaving and not (fits(arrival.demand, queue.free) and not queue.ranked_count):
             return False  # somebody else has it; it may end before this is over
         waiting = self._master_state.queues.unplaced.get(arrival.name, {})
         for container in list(waiting.values()):
             is_plain = container.state is ContainerState.PENDING and not container.withheld
+            is_plain = is_plain and not container.request.yields
             is_like = demand_vector(container.request.resources) == arrival.demand
             if not (is_plain and is_like) or container.waits_for or container.request.place:
                 continue
@@ -232,7 +233,7 @@ class PlatformMoves:
             for container in app.in_state(ContainerState.RUNNING):
                 may_end = container.stop_cause is None and container.started_at_s <= latest_s
                 resources, row = container.request.resources, state.rows.get(container.unit_id)
-                is_plain = not resources.gpu_memory_mib
+                is_plain = not resources.gpu_memory_mib and not container.request.yields
                 if may_end and is_plain and row is not None and state.open[row]:
                     platform = state.properties[row].platform
                     key = (account.name, platform, resources.vcores)

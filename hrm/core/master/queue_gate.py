@@ -10,8 +10,9 @@ processes among them. A container passes
   anything, containers may wait at units as ever. Not so in a queue with another order than "fifo",
   which no scheduler keeps;
 - *on loan*: all that is with schedulers has a place, or none could be found for it now, and there
-  is free capacity all the same. Such a container must start at once: a place in a unit's queue
-  would be a share of the future. The loan ends when it does, or by preemption
+  is free capacity all the same. Such a container must start at once, or as soon as others have
+  yielded (``hrm.core.queue.yielding``): another place in a unit's queue would be a share of the
+  future, unless it yields itself. The loan ends when it does, or by preemption
   (``hrm.core.master.queue_reclaim``).
 
 The order of a queue holds for passing: its first application passes first, and where its next
@@ -31,6 +32,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 
 from hrm.core.master import gangs, queue_bounds
 from hrm.core.master.entities import Application, Container
@@ -42,6 +44,7 @@ from hrm.core.master.queue_usage import Level, QueueUsage, amount_of
 from hrm.core.master.returns import may_return, return_waiting
 from hrm.core.master.state import MasterState
 from hrm.core.messages.claims import Proposal
+from hrm.core.queue.yielding import serves_waiters
 from hrm.core.scheduling.scheduler import Scheduler
 from hrm.core.tenancy.accounts import (
     NOTHING,
@@ -134,7 +137,9 @@ class QueueGate:
         """May all of these, of one size, pass without a look at anything that waits here? That
         spares most of what they cost where nothing is short."""
         usage, account = self._usage, self._usage.account(app)
-        if account.name in self.lines or usage.on_loan or app.application_id not in usage.active:
+        if account.name in self.lines or usage.on_loan or self.platforms.divides:
+            return False
+        if app.application_id not in usage.active:
             return False
         if account.name in usage.unplaced and not self._rules.passes_alone(account):
             return False
@@ -207,13 +212,13 @@ class QueueGate:
         if usage.accounts is None:
             return
         self._rules.now = now
-        if self._arrived:
-            self._take_in(now)
         ticks, self._ticks = self._ticks, False
         # Nodes come by the thousand: what nobody waits for is divided at the next tick.
-        if ticks or self.lines or usage.unplaced:
+        if ticks or self.lines or usage.unplaced or self._arrived:
             self.platforms.follow_nodes()
             self._follow_capacity(all_of_it=ticks)
+        if self._arrived:
+            self._take_in(now)
         if usage.grown:
             self._keep_below_maxima(now)
         if usage.has_freed_slots:
@@ -264,6 +269,7 @@ class QueueGate:
         self._all_due()
         self.may_lend = True
         self._refuse_some(now)
+        self._rejoin_gangs()
         if len(self._usage.wanting) > 1:
             left = RETURNED_MAX
             for name in list(self._usage.unplaced):
@@ -408,6 +414,8 @@ class QueueGate:
             container.withheld = False
             if container.request.resources.gpu_memory_mib:
                 self._master_state.gpus.changed(container)
+            if on_loan and container.request.yields_on_loan:
+                container.request = replace(container.request, yields=True)
         if self.platforms.divides:
             if on_loan:
                 self.platforms.forget(some)
@@ -468,9 +476,7 @@ class QueueGate:
                 continue
             if container.state is ContainerState.PENDING:
                 self.come_back(container)
-            elif returned < most and may_return(
-                self._master_state, container, now, just_queued=True
-            ):
+            elif returned < most and self._may_return(container, now):
                 why = f"{account.name} holds more than its share, and other queues wait for theirs"
                 return_waiting(self._master_state, container, why, now)
                 returned += 1
@@ -478,6 +484,13 @@ class QueueGate:
                 continue
             held = less(held, amount)
         return returned
+
+    def _may_return(self, container: Container, now: float) -> bool:
+        """May it be returned from its unit? Not where it starts soon, because others yield."""
+        queue = self._master_state.state.find(container.unit_id)
+        if queue is not None and not container.request.yields and serves_waiters(queue):
+            return False
+        return may_return(self._master_state, container, now, just_queued=True)
 
     def _gang_comes_back(self, app: Application) -> Governed:
         """A gang that has passed, and none of which has a place, comes back whole; returns what it
@@ -488,6 +501,18 @@ class QueueGate:
         for container in containers:
             self.come_back(container)
         return sum_of(containers)
+
+    def _rejoin_gangs(self) -> None:
+        """What passed alone while its gang had its places, and waits for the whole of it again, as
+        these are lost, comes back to the rest that its queue keeps."""
+        for line in list(self.lines.values()):
+            for waiter in list(line.waiters.values()):
+                many = gangs.missing(waiter.app)
+                pending = waiter.app.in_state(ContainerState.PENDING) if many else []
+                passed = [x for x in pending if not (x.withheld or x.held or x.waits_for)]
+                if len(passed) < many:
+                    for container in passed:
+                        self.come_back(container)
 
     def _keep_below_maxima(self, now: float) -> None:
         """There is less than there was, a maximum is lower, or nodes have reported what an earlier

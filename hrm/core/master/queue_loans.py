@@ -3,7 +3,8 @@
 Nothing is lent while something is left to try for what is with schedulers already: that has a right
 to what is free. What is lent is what could start now, by the free capacity of units: of the queue
 that holds least of its share, in its order, one size of an application after the other, for a
-large one may wait while a small one fits. A gang is lent whole. A driver is lent only if it is its
+large one may wait while a small one fits. What others yield (``hrm.core.queue.yielding``) is free
+for what does not yield itself. A gang is lent whole. A driver is lent only if it is its
 turn among drivers, too; it would wait otherwise for what others make free, and may be why these are
 lent nothing.
 """
@@ -39,7 +40,7 @@ LENDERS_MAX = 64
 _LEND_PERIOD_S = DIVISION_PERIOD_S
 """How soon after a look in vain for what could be lent the next one may be."""
 _LAST = 1e9
-_Tried: TypeAlias = tuple[Vector, NodeRequirement | None]
+_Tried: TypeAlias = tuple[Vector, NodeRequirement | None, bool]
 
 
 class _Gate(Protocol):
@@ -89,13 +90,15 @@ class QueueLoans:
         accounts = self._usage.accounts
         if accounts is None or now < self._lent_s + _LEND_PERIOD_S:
             return False
+        state = self._master_state.state
         # By sums first: a look at every unit costs more than all that follows from an end.
-        if not fits_into(least, accounts.root.placed, accounts.capacity):
+        is_full = not fits_into(least, accounts.root.placed, accounts.capacity)
+        if is_full and not state.any_yields:
             return False
         if not self._is_settled(now):
             return False
-        state = self._master_state.state
-        return bool((state.free[state.open, :3] >= np.asarray(least)).all(axis=1).any())
+        available = state.available()
+        return bool((available[state.open, :3] >= np.asarray(least)).all(axis=1).any())
 
     def _is_settled(self, now: float) -> bool:
         """Is nothing left to try for what is with schedulers?"""
@@ -119,7 +122,11 @@ class QueueLoans:
         queue that holds least of its share. Returns whether to look again."""
         gate, apps = self._gate, self._master_state.applications
         tried: set[_Tried] = {
-            (demand_vector(x.request.resources), apps[x.application_id].requires)
+            (
+                demand_vector(x.request.resources),
+                apps[x.application_id].requires,
+                x.request.yields,
+            )
             for x in self._usage.on_loan.values()
         }
         for line in sorted(gate.lines.values(), key=self._line_rank):
@@ -149,12 +156,14 @@ class QueueLoans:
         """Let these pass on loan if they could start now. ``tried``: what need not be tried
         again."""
         app, demand = waiter.app, demand_vector(some[0].request.resources)
-        key = (demand, app.requires)
+        yields = some[0].request.yields
+        key = (demand, app.requires, yields)
         if key in tried or self._rules.lack(line.account, app, some, on_loan=True) is not None:
             return False
         if app.is_driver:
             return self._lend_to_driver(app, some[0], now)
-        startable = self._master_state.state.startable(demand, app.requires)
+        state = self._master_state.state
+        startable = state.startable(demand, app.requires, yields=yields)
         if not startable:
             tried.add(key)
         if startable < len(some):

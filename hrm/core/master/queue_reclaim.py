@@ -4,9 +4,9 @@ A container *claims* capacity if it has passed its queue and waited for ``queue_
 without a place, and its queue would hold no more than its guarantee with it, at nodes; so would
 each queue above that, up to the one below which it claims. Victims are containers that run, of
 queues that hold more than they are guaranteed of what is lacking, and still hold as much as that
-without them: no queue is ever brought below its guarantee. The newest go first, for least work is
-lost, batch before streams; drivers never, nor what a gang needs, nor what a queue has that is not
-``preemptible``.
+without them: no queue is ever brought below its guarantee. What yields goes first, and claims
+nothing itself. Of the others the newest go first, for least work is lost, batch before streams;
+drivers never, nor what a gang needs, nor what a queue has that is not ``preemptible``.
 
 All that a claim takes is at one resource unit. The container is reserved the first place there
 (``hrm.core.queue``), so that what its victims leave can go to nobody else, and starts without a
@@ -43,6 +43,7 @@ from hrm.core.master.queue_usage import QueueUsage
 from hrm.core.master.reclaim_plan import Reclaim, ReclaimPlanner, Wanted
 from hrm.core.master.returns import may_return, return_waiting
 from hrm.core.master.state import MasterState
+from hrm.core.queue.yielding import serves_waiters
 from hrm.core.scheduling.negotiator import Negotiator
 from hrm.core.tenancy.accounts import AccountTree, QueueAccount
 from hrm.core.tenancy.queue_spec import QueueName
@@ -144,6 +145,8 @@ class QueueReclaim:
             for container in list(self._usage.unplaced.get(account.name, {}).values()):
                 if container.waits_for or container.container_id in self._usage.on_loan:
                     continue
+                if container.request.yields or self._starts_soon(container):
+                    continue
                 if container.node is not None and container.request.place == container.unit_id:
                     continue
                 app = self._master_state.applications[container.application_id]
@@ -158,6 +161,11 @@ class QueueReclaim:
                 if pending and pending[0] is container and len(pending) >= many:
                     yield pending[:many]
             yield from self._kept(account)
+
+    def _starts_soon(self, container: Container) -> bool:
+        """Does it wait at a unit for what others there are about to yield?"""
+        queue = self._master_state.state.find(container.unit_id)
+        return container.node is not None and queue is not None and serves_waiters(queue)
 
     def _kept(self, account: QueueAccount) -> Iterable[Sequence[Container]]:
         """Those that their queue keeps: streams, for it holds its share, with batch; and others
@@ -176,7 +184,7 @@ class QueueReclaim:
             ):
                 continue
             many = gangs.missing(waiter.app)
-            containers = list(waiter.containers.values())
+            containers = [x for x in waiter.containers.values() if not x.request.yields]
             if not many:
                 yield from ([x] for x in containers[:_KEPT_MAX])
             elif len(containers) >= many:  # else the rest of its gang has passed

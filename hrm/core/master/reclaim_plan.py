@@ -201,7 +201,7 @@ class ReclaimPlanner:
                 group.append(each)
             else:
                 so_far = tried
-                found.append(group)
+                found.append(_as_one(group))
                 in_vain.clear()
         return found
 
@@ -254,8 +254,8 @@ class ReclaimPlanner:
         return going or container.container_id in self._going
 
     def _running(self) -> list[tuple[Container, QueueAccount]]:
-        """What may be preempted, as far as its queue may lose some: batch before streams, the
-        newest first."""
+        """What may be preempted, as far as its queue may lose some: what yields before batch, and
+        batch before streams, the newest first."""
         found: list[tuple[Container, QueueAccount, bool]] = []
         for app in self._master_state.live.values():
             account = self._accounts.of[QueueName(app.record.queue)]
@@ -269,7 +269,14 @@ class ReclaimPlanner:
                 for x in app.in_state(ContainerState.RUNNING)
                 if x.container_id not in needed and not self._is_going(x)
             ]
-        found.sort(key=lambda x: (x[2], -x[0].started_at_s, x[0].container_id))
+        found.sort(
+            key=lambda x: (
+                x[2],
+                not x[0].request.yields,
+                -x[0].started_at_s,
+                x[0].container_id,
+            )
+        )
         return [(container, account) for container, account, _ in found]
 
     def _for_one(
@@ -405,6 +412,14 @@ def _take(so_far: _Round, found: _Try, claim: Wanted, unit_id: ResourceUnitId) -
     so_far.rest[unit_id] = minus(found.free, demand_vector(claim.resources))
     so_far.left -= len(found.victims)
     return Reclaim(claim, unit_id, tuple(found.victims))
+
+
+def _as_one(group: list[Reclaim]) -> list[Reclaim]:
+    """A gang has its places together: where a queue is to pass some of it later, none is reserved
+    for the others."""
+    if all(each.unit_id for each in group):
+        return group
+    return [each._replace(unit_id=NO_UNIT) for each in group]
 
 
 def _unclaimed(queue: UnitQueue) -> Vector:

@@ -227,6 +227,7 @@ class NodeReconciler:
             resources=status.resources,
             expected_duration_s=status.expected_duration_s,
             place=status.unit_id if status.stands_first else NO_UNIT,
+            yields=status.yields,
         )
         if request.place:
             # The one that it replaces may have been reported, too: its place has been taken.
@@ -352,8 +353,14 @@ class NodeReconciler:
             container.request.expected_duration_s or self.master_state.bounds.default_duration_s
         )
         demand = demand_vector(container.request.resources)
-        workload_class, place = app.record.workload_class, container.request.place
-        return Entry(container.container_id, workload_class, demand, duration_s, place=place)
+        return Entry(
+            container.container_id,
+            app.record.workload_class,
+            demand,
+            duration_s,
+            place=container.request.place,
+            yields=container.request.yields,
+        )
 
     def end(
         self, container: Container, by: ContainerHappening, end: ContainerEnd, now: float

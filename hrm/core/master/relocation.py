@@ -16,6 +16,9 @@ there before is preempted.
 One that waits at a node which does not meet its application's requirement, as when the node has
 changed or Spark has excluded its host, is returned at once, too; a driver as well.
 
+What others yield counts as free for one that does not yield itself; and one that yields moves to
+what is free when all others have been looked at.
+
 Which containers stay, see ``core.master.returns``. One container is moved to a unit at a time, and
 the next no sooner than ``relocation_wait_s`` later: it takes its application a while to request
 again.
@@ -45,12 +48,14 @@ ROWS_MAX = 256
 
 
 class _Wanted(NamedTuple):
-    """What a container needs of another unit. ``in_vain``: batch is not preempted for it."""
+    """What a container needs of another unit. ``in_vain``: batch is not preempted for it.
+    ``yields``: others do not yield to it."""
 
     demand: Vector
     avoided: frozenset[NodeName]
     requires: NodeRequirement | None
     in_vain: bool
+    yields: bool = False
 
 
 class Relocation:
@@ -72,7 +77,7 @@ class Relocation:
         self._return_streams(now)
         self._return_unsuited(now)
         waiting = state.waiting_batch + state.waiting_stream
-        if not waiting.any():
+        if not waiting.any() and not state.waiting_last:
             return
         wait_s = master_state.bounds.relocation_wait_s
         self._offered = {unit: at for unit, at in self._offered.items() if now - at < wait_s}
@@ -80,14 +85,18 @@ class Relocation:
         unserved = (state.waiting_stream > 0) & ~state.preempts
         rows = np.flatnonzero(waiting if free_rows else unserved)
         hopeless: set[_Wanted] = set()
-        for container, demand in sorted(self._waiting(rows, now), key=_age):
+        found = sorted(self._waiting(rows, now), key=_age)
+        if free_rows and state.waiting_last:
+            found += sorted(self._waiting_last(now), key=_age)
+        for container, demand in found:
             avoided = master_state.exclusions.avoided(container.application_id, now)
             requires = master_state.required(master_state.applications[container.application_id])
             waits_in_vain = self._waits_in_vain(container)
-            wanted = _Wanted(demand, avoided, requires, waits_in_vain)
+            yields = container.request.yields
+            wanted = _Wanted(demand, avoided, requires, waits_in_vain, yields)
             if wanted in hopeless:
                 continue
-            why, row = "has capacity now", self._place(wanted, free_rows)
+            why, row = "has capacity now", self._place(wanted, free_rows, container.unit_id)
             if row is None and waits_in_vain:
                 why, row = "preempts batch for it", self._preempting(wanted)
             if row is None:
@@ -134,14 +143,19 @@ class Relocation:
             and not queue.unit.preempts
         )
 
-    def _place(self, wanted: _Wanted, free_rows: dict[int, Vector]) -> int | None:
-        """A row that could start such a container at once. Nothing waits there, so it is another
-        than the container's own, perhaps of the same node: each of its GPUs has one."""
-        demand, avoided, requires, _ = wanted
+    def _place(
+        self, wanted: _Wanted, free_rows: dict[int, Vector], own: ResourceUnitId
+    ) -> int | None:
+        """A row that could start such a container at once, or once others have yielded. Nothing
+        waits there but what yields, so it is another than the container's ``own``, perhaps of the
+        same node: each of its GPUs has one."""
+        demand, avoided, requires, _, yields = wanted
         state = self._master_state.state
         suited = None if requires is None else state.suited(requires)
         for row, free in free_rows.items():
             if state.node(row) in avoided or not fits(demand, free):
+                continue
+            if yields and (state.ids[row] == own or not fits(demand, state.queue(row).free)):
                 continue
             if suited is not None and not suited[row]:
                 continue
@@ -151,7 +165,7 @@ class Relocation:
 
     def _preempting(self, wanted: _Wanted) -> int | None:
         """A row at which such a stream may wait, and has batch preempted for it."""
-        demand, avoided, requires, _ = wanted
+        demand, avoided, requires, _, _ = wanted
         state = self._master_state.state
         if not self._master_state.bounds.waiting_limit:
             return None
@@ -168,7 +182,7 @@ class Relocation:
     def _free_rows(self, waiting: Ints) -> dict[int, Vector]:
         """Rows without waiters and with something free, mapped to what is free. Rows to which a
         container is on its way are left out."""
-        state, free = self._master_state.state, self._master_state.state.free
+        state, free = self._master_state.state, self._master_state.state.available()
         rows = np.flatnonzero(
             state.open & (free[:, Column.VCORES] > 0) & (free[:, Column.SLOTS] > 0) & (waiting == 0)
         )
@@ -188,6 +202,16 @@ class Relocation:
             queue = state.queue(int(row))
             node = master_state.nodes[state.node(int(row))]
             for entry in (*queue.stream_waiting.values(), *queue.batch_waiting.values()):
+                container = node.containers.get(entry.container_id)
+                if container is not None and self._may_move(container, now):
+                    yield container, entry.demand
+
+    def _waiting_last(self, now: float) -> Iterator[tuple[Container, Vector]]:
+        """Those that yield and may move."""
+        master_state, state = self._master_state, self._master_state.state
+        for row in sorted(state.waiting_last)[:ROWS_MAX]:
+            node = master_state.nodes[state.node(row)]
+            for entry in state.queue(row).yielding_waiting.values():
                 container = node.containers.get(entry.container_id)
                 if container is not None and self._may_move(container, now):
                     yield container, entry.demand

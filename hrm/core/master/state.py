@@ -430,6 +430,7 @@ class MasterState:
             stderr_url=container.stderr_url,
             usage=container.usage,
             expected_duration_s=request.expected_duration_s,
+            yields=request.yields,
         )
 
     def spec(self, container: Container, app: Application | None = None) -> ContainerSpec:
@@ -450,6 +451,7 @@ class MasterState:
             launch=app.launch,
             user=app.record.user,
             stands_first=request.place == container.unit_id != NO_UNIT,
+            yields=request.yields,
         )
 
     def refresh(self, unit_id: ResourceUnitId) -> None:

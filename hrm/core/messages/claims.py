@@ -35,6 +35,7 @@ class Entry(NamedTuple):
     ``started_at_s`` counts only while it runs; ``passed`` while it waits as batch: how many later
     ones have started before it, or stand before it, ``PASSES_MAX`` standing for more as well.
     ``place``: the unit in whose batch queue it stands first (``ContainerRequest.place``).
+    ``yields``: as its request states, whatever it has become; see ``gives_way``.
     """
 
     container_id: ContainerId
@@ -44,10 +45,11 @@ class Entry(NamedTuple):
     started_at_s: float = 0.0
     passed: int = 0
     place: ResourceUnitId = NO_UNIT
+    yields: bool = False
 
     def started(self, now: float) -> Entry:
         """The same, running since ``now``."""
-        return _as_tuple(Entry, (*self[:4], now, 0, NO_UNIT))
+        return _as_tuple(Entry, (*self[:4], now, 0, NO_UNIT, self.yields))
 
     def overtaken(self) -> Entry:
         """The same, passed once more."""
@@ -63,6 +65,12 @@ class Entry(NamedTuple):
         wait for what waits."""
         is_stream = self.workload_class is WorkloadClass.STREAM
         return is_stream or self.container_id.startswith(DRIVER_PREFIX)
+
+    @property
+    def gives_way(self) -> bool:
+        """Does it end for whatever else waits at its unit, and start after all of that? What has
+        become a stream's does not."""
+        return self.yields and not self.has_no_end
 
     def remaining_s(self, now: float) -> float:
         """Estimated seconds until it ends; never negative, infinite where it ``has_no_end``."""

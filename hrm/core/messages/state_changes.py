@@ -57,6 +57,7 @@ class UnitState:
     running: tuple[Entry, ...] = ()
     stream_waiting: tuple[Entry, ...] = ()
     batch_waiting: tuple[Entry, ...] = ()
+    yielding_waiting: tuple[Entry, ...] = ()
 
 
 @record

@@ -34,7 +34,7 @@ class NodeContainerHappening(Enum):
     STOPPED = "stopped"
     """The master orders it to stop."""
     PREEMPTED = "preempted"
-    """A stream waits at its unit."""
+    """A stream waits at its unit; or anything else, where it yields."""
     OVER_LIMIT = "over-limit"
     UNIT_CLOSED = "unit-closed"
     """Its unit takes no containers any more."""

@@ -12,8 +12,8 @@ follows when it ends (``layout``). Containers that wait where the new unit could
 A node may close for a while, because its machine lacks what every container needs: none starts,
 waiters go elsewhere, running ones run on, and its units are reported to the master as draining.
 
-A stream that waits preempts batch containers of its unit (``preemption``): the master gets a report
-as of every change, and the application requests others.
+A stream that waits preempts batch containers of its unit, and whatever waits there those that yield
+(``preemption``): the master gets a report as of every change, and the application requests others.
 
 Source: HRM paper, sections 2.1 (queue system, resource tracker) and 3.3 (queue stacking).
 """
@@ -35,7 +35,8 @@ from hrm.core.node.container_life import CONTAINER_AT_NODE, NodeContainerHappeni
 from hrm.core.node.layout import carry_over, exceeds, held_at, settle
 from hrm.core.node.preemption import preemptions
 from hrm.core.queue.resource_unit import UnitQueue, queues_of
-from hrm.core.vocabulary.bounds import BOUNDS, PREEMPTION_GRACE_S
+from hrm.core.queue.yielding import yields_there
+from hrm.core.vocabulary.bounds import BOUNDS, PREEMPTION_GRACE_S, YIELD_GRACE_S
 from hrm.core.vocabulary.event_table import Lifecycle
 from hrm.core.vocabulary.feasibility import Vector, could_hold, demand_vector, fits, plus
 from hrm.core.vocabulary.model import (
@@ -101,11 +102,13 @@ class NodeCore:
         binding: Partitioning | None = None,
         auto_binding: AutoBindingRules | None = None,
         preemption_grace_s: float | None = PREEMPTION_GRACE_S,
+        yield_grace_s: float = YIELD_GRACE_S,
     ) -> None:
         """``units``: ``hardware`` partitioned by ``binding``; without it never partitioned again.
 
         ``auto_binding``: rules by which the node changes a partial binding itself; None: never.
         ``preemption_grace_s``: grace period of a preempted batch container; None: no preemption.
+        ``yield_grace_s``: that of a container that yields, which any other that waits preempts.
         """
         self.name = name
         self.hardware = hardware
@@ -122,6 +125,7 @@ class NodeCore:
         self.connected = False
         self._default_duration_s = default_duration_s
         self.preemption_grace_s = preemption_grace_s
+        self.yield_grace_s = yield_grace_s
         self._tombstones: dict[ContainerId, None] = {}
         self._out: list[c.NodeCommand] = []
 
@@ -288,19 +292,30 @@ class NodeCore:
             )
         )
 
-    def _preempt_batch(self, queue: UnitQueue, now: float) -> None:
-        """Preempt batch containers for the streams that wait."""
+    def _preempt(self, queue: UnitQueue, now: float) -> None:
+        """Preempt batch containers for the streams that wait, and what yields for anything that
+        does."""
         grace_s, stopping = self.preemption_grace_s, ContainerState.STOPPING
-        if grace_s is None or not any(unit.stream_waiting for unit in queue.pool):
+        streams_wait = any(unit.stream_waiting for unit in queue.pool)
+        may_yield = queue.line or streams_wait
+        yields = may_yield and (queue.yielding or len(queue.pool) > 1) and yields_there(queue)
+        if not yields and not (streams_wait and grace_s is not None):
             return
         ending = {x for x, k in self.containers.items() if k.life.state is stopping}
         owners = {x: k.spec.application_id for x, k in self.containers.items()}
-        for preemption in preemptions(queue, ending, owners, now):
+        may = grace_s is not None
+        for preemption in preemptions(queue, ending, owners, now, preempts_batch=may):
             victim, cause = self.containers[preemption.victim], EndCause.PREEMPTED
             reason = f"it is preempted for the stream container {preemption.waiter}"
+            time_s = grace_s
+            if preemption.yields:
+                reason = f"it yields to the container {preemption.waiter}"
+                time_s = self.yield_grace_s
+            assert time_s is not None, "only what yields is preempted where batch is not"
             victim.life.take(NodeContainerHappening.PREEMPTED, now, reason)
-            victim.preempted = True
-            self._stop_running(victim, cause, reason, grace_s, decommission=True)
+            # What yields has no place here: its replacement goes wherever something is idle.
+            victim.preempted = not preemption.yields
+            self._stop_running(victim, cause, reason, time_s, decommission=True)
 
     def _over_limit(self, event: e.ContainerOverLimit) -> None:
         container = self.containers.get(event.container_id)
@@ -520,14 +535,21 @@ class NodeCore:
             container.has_process = True
             self._out.append(c.StartProcess(spec=container.spec))
             self._report(container)
-        self._preempt_batch(unit, now)
+        self._preempt(unit, now)
         return started
 
     def _entry(self, spec: ContainerSpec) -> Entry:
         duration_s = spec.expected_duration_s or self._default_duration_s
         demand = demand_vector(spec.resources)
         place = spec.unit_id if spec.stands_first else NO_UNIT
-        return Entry(spec.container_id, spec.workload_class, demand, duration_s, place=place)
+        return Entry(
+            spec.container_id,
+            spec.workload_class,
+            demand,
+            duration_s,
+            place=place,
+            yields=spec.yields,
+        )
 
     def _report(self, container: _Container) -> None:
         self._out.append(c.ReportContainer(status=self._status(container)))
@@ -551,6 +573,7 @@ class NodeCore:
             expected_duration_s=spec.expected_duration_s,
             preempted=container.preempted,
             stands_first=spec.stands_first,
+            yields=spec.yields,
         )
 
 

@@ -129,6 +129,9 @@ def carry_over(
     lines = {id(queue.line): queue.line.items() for queue in queues.values()}
     for container_id, owner in heapq.merge(*lines.values(), key=lambda each: arrival(each[0])):
         enqueue(owner.unit.unit_id, owner.batch_waiting[container_id])
+    lines = {id(queue.yielding_line): queue.yielding_line.items() for queue in queues.values()}
+    for container_id, owner in heapq.merge(*lines.values(), key=lambda each: arrival(each[0])):
+        enqueue(owner.unit.unit_id, owner.yielding_waiting[container_id])
     return new, turned_away
 
 

@@ -1,8 +1,10 @@
-"""Which batch containers are preempted for a stream that waits at their resource unit.
+"""Which containers are preempted for one that waits at their resource unit.
 
 A stream that finds no capacity takes that of running batch containers, of its own unit and, where
 units share their cores, of its siblings. A batch container never takes another's capacity, nor does
-a stream take a stream's.
+a stream take a stream's. Both take that of containers that yield (``hrm.core.queue.yielding``), a
+stream before other batch's. Batch takes it where it would start then by the rules of its unit: what
+is behind the reservation of another ends nothing.
 
 The victims are those that lose the least work: the ones started last. No more are preempted than
 needed, none where all of them would not be enough, and what is ending already counts as capacity to
@@ -19,6 +21,7 @@ from dataclasses import dataclass
 
 from hrm.core.messages.claims import Entry
 from hrm.core.queue.resource_unit import UnitQueue, seen_from
+from hrm.core.queue.yielding import supposed_starts, yields_there
 from hrm.core.vocabulary.feasibility import Vector, fits, minus, plus
 from hrm.core.vocabulary.model import ApplicationId, ContainerId, WorkloadClass, is_driver
 
@@ -29,10 +32,11 @@ NO_APPLICATION = ApplicationId("")
 
 @dataclass(frozen=True, slots=True)
 class Preemption:
-    """``victim`` is preempted for the stream ``waiter``."""
+    """``victim`` is preempted for ``waiter``. ``yields``: it would have been for any waiter."""
 
     victim: ContainerId
     waiter: ContainerId
+    yields: bool = False
 
 
 def preemptions(
@@ -40,25 +44,36 @@ def preemptions(
     ending: Container[ContainerId],
     owners: Mapping[ContainerId, ApplicationId],
     now: float,
+    *,
+    preempts_batch: bool = True,
 ) -> list[Preemption]:
-    """The victims for the streams that wait in the pool of ``queue``: unit by unit, those with a
-    GPU first, and at each in order of arrival.
+    """The victims for what waits in the pool of ``queue``: for streams unit by unit, those with a
+    GPU first, and at each in order of arrival; then for batch in its order.
 
     ``ending``: running containers that have been ordered to end. ``owners``: the application of
-    each container; none is preempted for its own application, whose containers may become streams
-    one by one.
+    each container; none but what yields is preempted for its own application, whose containers may
+    become streams one by one. ``preempts_batch``: is batch that does not yield preempted, too?
     """
     capacity = _PoolCapacity(queue, ending)
+    yields = yields_there(queue)
     found: list[Preemption] = []
+
+    def choose(unit: UnitQueue, waiter: Entry, *, yields_only: bool) -> None:
+        victims = _victims(capacity, unit, waiter, owners, now, yields_only=yields_only)
+        if victims is None:
+            return
+        for owner, victim in victims:
+            capacity.comes(owner, victim)
+            why = victim.container_id, waiter.container_id, victim.gives_way
+            found.append(Preemption(*why))
+        capacity.goes(unit, waiter)
+
     for unit in queue.pool:
         for waiter in unit.stream_waiting.values() if not unit.unit.draining else ():
-            victims = _victims(capacity, unit, waiter, owners, now)
-            if victims is None:
-                continue
-            for owner, victim in victims:
-                capacity.comes(owner, victim)
-                found.append(Preemption(victim.container_id, waiter.container_id))
-            capacity.goes(unit, waiter)
+            choose(unit, waiter, yields_only=not preempts_batch)
+    if yields and queue.line:
+        for unit, waiter in supposed_starts(queue, capacity.taken, now):
+            choose(unit, waiter, yields_only=True)
     return found
 
 
@@ -91,9 +106,11 @@ def _victims(
     waiter: Entry,
     owners: Mapping[ContainerId, ApplicationId],
     now: float,
+    *,
+    yields_only: bool,
 ) -> list[tuple[UnitQueue, Entry]] | None:
-    """Those that lose least, none that is not needed; empty if there is capacity; None if all of
-    them are not enough."""
+    """Those that yield first, then those that lose least, none that is not needed; empty if there
+    is capacity; None if all of them are not enough."""
     own = owners.get(waiter.container_id)
     candidates = [
         (owner, entry)
@@ -101,10 +118,13 @@ def _victims(
         for entry in owner.running.values()
         if entry.workload_class is WorkloadClass.BATCH
         and entry.container_id not in capacity.taken
-        and (own is None or owners.get(entry.container_id) != own)
+        and (
+            entry.gives_way
+            or (not yields_only and (own is None or owners.get(entry.container_id) != own))
+        )
         and not is_driver(owners.get(entry.container_id, NO_APPLICATION))
     ]
-    candidates.sort(key=lambda each: (now - each[1].started_at_s, each[1].container_id))
+    candidates.sort(key=lambda x: (not x[1].gives_way, now - x[1].started_at_s, x[1].container_id))
     free = capacity.free[capacity.pool.index(unit)]
     chosen: list[tuple[UnitQueue, Entry]] = []
     for owner, entry in candidates:

@@ -7,7 +7,9 @@ the wait estimate:
 1. stream waiters in order of arrival, those that do not fit are skipped;
 2. while a stream waiter is left, no batch container starts: small ones must not starve it;
 3. then batch waiters in order of arrival, first fit, but for the reservation of the first that does
-   not fit (``reservation``). A waiter that running streams alone would keep from starting has none.
+   not fit (``reservation``). A waiter that running streams alone would keep from starting has none;
+4. containers that yield come last (``yielding``): in order of arrival those that fit, and none
+   while a stream or batch waits here, or at a sibling, that could use what is free, now or later.
 
 The replacement of a preempted container has a *place* at its unit: it waits there before other
 batch, behind those that had such a place before and any that has been passed ``PASSES_MAX`` times.
@@ -107,9 +109,11 @@ class UnitQueue:
         the pooled part of what the siblings run; no dimension is negative.
         ``pool`` lists this queue and its siblings, those with a GPU first; all share one list.
         ``line`` has all and only the batch waiters of the pool, in their order (of arrival, but for
-        those that have a place), and whose queue each is in; all share one.
-        A container is in exactly one of ``running``, ``stream_waiting``, ``batch_waiting``; the
-        waiting dictionaries are in that order and hold only their own class.
+        those that have a place), and whose queue each is in; all share one. ``yielding_line`` is
+        the same of those that yield.
+        A container is in exactly one of ``running``, ``stream_waiting``, ``batch_waiting`` and
+        ``yielding_waiting``; the waiting dictionaries are in that order and hold only their own.
+        ``yielding`` of those that run give way.
         ``stream_headroom`` is the capacity less the demands of all streams here, running or
         waiting, and of the drivers that run, and less the pooled part of the siblings': what one
         more stream could have if all batch containers went. It may be negative. ``version`` rises
@@ -130,6 +134,9 @@ class UnitQueue:
         "stream_waiting",
         "unit",
         "version",
+        "yielding",
+        "yielding_line",
+        "yielding_waiting",
     )
 
     def __init__(self, unit: ResourceUnit) -> None:
@@ -142,9 +149,12 @@ class UnitQueue:
         self.running: dict[ContainerId, Entry] = {}
         self.stream_waiting: dict[ContainerId, Entry] = {}
         self.batch_waiting: dict[ContainerId, Entry] = {}
+        self.yielding_waiting: dict[ContainerId, Entry] = {}
+        self.yielding = 0
         self.version = 0
         self.pool: list[UnitQueue] = [self]
         self.line: dict[ContainerId, UnitQueue] = {}
+        self.yielding_line: dict[ContainerId, UnitQueue] = {}
         self._image: UnitImage | None = None
 
     def join(self, owner: UnitQueue) -> None:
@@ -162,6 +172,8 @@ class UnitQueue:
         self.pool = owner.pool
         owner.line.update(self.line)
         self.line = owner.line
+        owner.yielding_line.update(self.yielding_line)
+        self.yielding_line = owner.yielding_line
         self._changed()
 
     def __contains__(self, container_id: ContainerId) -> bool:
@@ -169,6 +181,7 @@ class UnitQueue:
             container_id in self.running
             or container_id in self.stream_waiting
             or container_id in self.batch_waiting
+            or container_id in self.yielding_waiting
         )
 
     def get(self, container_id: ContainerId) -> Entry | None:
@@ -176,6 +189,7 @@ class UnitQueue:
             self.running.get(container_id)
             or self.stream_waiting.get(container_id)
             or self.batch_waiting.get(container_id)
+            or self.yielding_waiting.get(container_id)
         )
 
     def could_hold(self, demand: Vector) -> bool:
@@ -184,6 +198,11 @@ class UnitQueue:
 
     @property
     def waiting_count(self) -> int:
+        return len(self.stream_waiting) + len(self.batch_waiting) + len(self.yielding_waiting)
+
+    @property
+    def ranked_count(self) -> int:
+        """How many wait here that do not yield."""
         return len(self.stream_waiting) + len(self.batch_waiting)
 
     def runs_at_once(self, demand: Vector, workload_class: WorkloadClass) -> bool:
@@ -199,7 +218,8 @@ class UnitQueue:
     def enqueue(self, entry: Entry) -> None:
         """Put a new container at the end of its class's queue, or at its place in it."""
         assert entry.container_id not in self, f"{entry.container_id} is here already"
-        if entry.place == self.unit.unit_id and entry.workload_class is WorkloadClass.BATCH:
+        is_batch = entry.workload_class is WorkloadClass.BATCH
+        if entry.place == self.unit.unit_id and is_batch and not entry.yields:
             self._put_first(entry)
         else:
             self._put(entry)
@@ -221,11 +241,15 @@ class UnitQueue:
             if entry.container_id in self.batch_waiting:
                 self._overtake(entry.container_id)
                 self._pull(entry.container_id)
+            elif entry.container_id in self.yielding_waiting:
+                self._pull(entry.container_id)
             self._count(entry, minus)
         elif self.stream_waiting.pop(entry.container_id, None) is None:
             self._count_stream(entry, minus)
         started = entry.started(now)
         self.running[entry.container_id] = started
+        if started.yields:
+            self.yielding += started.gives_way
         self._changed()
         return started
 
@@ -234,7 +258,7 @@ class UnitQueue:
 
         The common case of a commit, in one step: units of a pool take the general path.
         """
-        container_id, workload_class, demand, duration_s, _, _, _ = entry
+        container_id, workload_class, demand, duration_s, _, _, _, yields = entry
         vcores, memory_mib, device_mib, slots = self.free
         wanted_vcores, wanted_memory_mib, wanted_device_mib, wanted_slots = demand
         vcores -= wanted_vcores
@@ -253,12 +277,13 @@ class UnitQueue:
             or container_id in self.running
         ):
             return False
-        if not batch or len(self.pool) > 1 or container_id.startswith(DRIVER_PREFIX):
-            if not self.runs_at_once(demand, workload_class):
+        if not batch or yields or len(self.pool) > 1 or container_id.startswith(DRIVER_PREFIX):
+            is_last = yields and bool(self.line or self.yielding_line) and entry.gives_way
+            if is_last or not self.runs_at_once(demand, workload_class):
                 return False
             self.run(entry, now)
             return True
-        started = (container_id, workload_class, demand, duration_s, now, 0, NO_UNIT)
+        started = (container_id, workload_class, demand, duration_s, now, 0, NO_UNIT, False)
         self.running[container_id] = _as_tuple(Entry, started)
         self.free = (vcores, memory_mib, device_mib, slots)
         self.version += 1
@@ -268,22 +293,27 @@ class UnitQueue:
     def unrun(self, container_id: ContainerId) -> None:
         """Back from running to the head of its queue: the node has not started it after all."""
         entry = self.running.pop(container_id)
+        if entry.yields:
+            self.yielding -= entry.gives_way
         self._give_back(entry.demand)
         if entry.workload_class is WorkloadClass.BATCH:
             self._count(entry, plus)
-        queue = self._queue_of(entry.workload_class)
-        rest, line = dict(queue), dict(self.line)
+        queue = self._queue_of(entry)
+        line = self.yielding_line if entry.gives_way else self.line
+        rest, others = dict(queue), dict(line)
         queue.clear()
-        self.line.clear()
+        line.clear()
         self._put(entry)
         queue.update(rest)
-        self.line.update(line)
+        line.update(others)
         self._changed()
 
     def remove(self, container_id: ContainerId) -> Entry | None:
         """Take a container out; what it held is free again. None if it is not here."""
         entry = self.running.pop(container_id, None)
         if entry is not None:
+            if entry.yields:
+                self.yielding -= entry.gives_way
             self._give_back(entry.demand)
             self._count(entry, plus)
         else:
@@ -303,6 +333,7 @@ class UnitQueue:
         if container_id in self.running:
             self._count(entry, plus)
             self._count(changed, minus)
+            self.yielding += changed.gives_way - entry.gives_way
             self.running[container_id] = changed
         else:
             self._count_stream(entry, plus)
@@ -329,11 +360,27 @@ class UnitQueue:
         units = [queue for queue in units if queue.batch_waiting]
         units = [queue for queue in units if not queue.image().stream_waiting]
         if len(self.pool) > 1:
-            return started + self._start_batch(units, now)
-        for queue in units:
-            waiting, held = queue.batch_waiting.values(), partial(queue._held, now)
-            chosen = list(startable((), waiting, queue.free, queue._stream_free(), held, now))
-            started += [queue.run(entry, now) for entry in chosen]
+            started += self._start_batch(units, now)
+        else:
+            for queue in units:
+                waiting, held = queue.batch_waiting.values(), partial(queue._held, now)
+                chosen = list(startable((), waiting, queue.free, queue._stream_free(), held, now))
+                started += [queue.run(entry, now) for entry in chosen]
+        return started + self._start_yielding(now) if self.yielding_line else started
+
+    def _start_yielding(self, now: float) -> list[Entry]:
+        """Start what yields, here and at siblings, once all else has been tried."""
+        started: list[Entry] = []
+        awaited = any(
+            fits(queue.batch_waiting[x].demand, queue._stream_free())
+            for x, queue in self.line.items()
+        )
+        for container_id, queue in [] if awaited else list(self.yielding_line.items()):
+            entry = queue.yielding_waiting[container_id]
+            if queue.unit.draining or queue.image().stream_waiting:
+                continue
+            if fits(entry.demand, queue.free):
+                started.append(queue.run(entry, now))
         return started
 
     def _start_batch(self, units: list[UnitQueue], now: float) -> list[Entry]:
@@ -454,16 +501,19 @@ class UnitQueue:
             batch_waiting=tuple(x for x in image.batch_waiting if x.container_id in ahead)
         )
 
-    def _queue_of(self, workload_class: WorkloadClass) -> dict[ContainerId, Entry]:
-        if workload_class is WorkloadClass.STREAM:
+    def _queue_of(self, entry: Entry) -> dict[ContainerId, Entry]:
+        if entry.workload_class is WorkloadClass.STREAM:
             return self.stream_waiting
-        return self.batch_waiting
+        gives_way = entry.yields and entry.gives_way
+        return self.yielding_waiting if gives_way else self.batch_waiting
 
     def _put(self, entry: Entry) -> None:
         """To the end of its queue."""
-        self._queue_of(entry.workload_class)[entry.container_id] = entry
+        self._queue_of(entry)[entry.container_id] = entry
         if entry.workload_class is not WorkloadClass.STREAM:
-            self.line[entry.container_id] = self
+            gives_way = entry.yields and entry.gives_way
+            line = self.yielding_line if gives_way else self.line
+            line[entry.container_id] = self
 
     def _put_first(self, entry: Entry) -> None:
         """Before the batch waiters of the pool that it may pass; each of them is passed once."""
@@ -493,6 +543,8 @@ class UnitQueue:
         entry = self.stream_waiting.pop(container_id, None)
         if entry is None and (entry := self.batch_waiting.pop(container_id, None)) is not None:
             del self.line[container_id]
+        elif entry is None and (entry := self.yielding_waiting.pop(container_id, None)) is not None:
+            del self.yielding_line[container_id]
         return entry
 
     def _overtake(self, container_id: ContainerId) -> None:

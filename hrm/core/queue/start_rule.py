@@ -16,6 +16,7 @@ from typing import NamedTuple
 from hrm.core.messages.claims import Entry
 from hrm.core.queue.overdue import corrected_end_s
 from hrm.core.queue.reservation import Held, Reservation
+from hrm.core.vocabulary.bounds import YIELD_GRACE_S
 from hrm.core.vocabulary.feasibility import Vector, fits, minus
 from hrm.core.vocabulary.model import WorkloadClass
 
@@ -102,8 +103,13 @@ def end_s(entry: Entry) -> float:
 
 
 def due_s(entry: Entry, now: float) -> float:
-    """When a running container is due, not before ``now``; infinite for a stream."""
+    """When a running container is due, not before ``now``; infinite for a stream. One that yields
+    ends soon once anything waits for that."""
     run_s = duration_s(entry)
+    if entry.yields and entry.gives_way:
+        if math.isinf(run_s):
+            return now + YIELD_GRACE_S
+        return min(corrected_end_s(entry.started_at_s, run_s, now), now + YIELD_GRACE_S)
     return math.inf if math.isinf(run_s) else corrected_end_s(entry.started_at_s, run_s, now)
 
 

@@ -7,7 +7,8 @@ one, since a step costs as much for one unit as for a hundred.
 Results are cached: while none of a unit's running containers is overdue and none of its waiters
 could start at once, the *time* at which a new container would start does not depend on the time of
 the query (what ends too late for a reservation now does so later, too). It holds until the queue
-changes or the first running container is due.
+changes or the first running container is due. Where one yields nothing is cached: it is due a
+while after the query.
 
 Every number is computed by the same operations in the same order as in ``estimate.simulate``, so
 both give the same bits, ties included; a property test holds them to it.
@@ -27,7 +28,7 @@ import numpy.typing as npt
 from hrm.core.queue.estimate import play
 from hrm.core.queue.overdue import corrected_ends_s
 from hrm.core.queue.start_rule import UnitImage, duration_s, end_s
-from hrm.core.vocabulary.bounds import PASSES_MAX
+from hrm.core.vocabulary.bounds import PASSES_MAX, YIELD_GRACE_S
 from hrm.core.vocabulary.columns import Bools, Floats, Ints
 from hrm.core.vocabulary.feasibility import Vector
 from hrm.core.vocabulary.model import WorkloadClass
@@ -38,7 +39,7 @@ _DIMENSIONS = 4
 _DEMANDS_KEPT = 16
 _FEW = 8
 _NO_WAITER, _STREAM, _BATCH, _DRIVER = 0, 1, 2, 3
-_OF_RUNNING = (("_ends", np.inf), ("_begun", 0), ("_runs", 0), ("_held", 0))
+_OF_RUNNING = (("_ends", np.inf), ("_begun", 0), ("_runs", 0), ("_held", 0), ("_yields", 0))
 _OF_WAITING = (("_durations", 0), ("_wanted", 0), ("_kinds", _NO_WAITER), ("_passed", 0))
 _OF_UNIT = (("_free", -1), ("_stream_free", 0), ("_first_end", np.inf))
 """The arrays, and what their empty cells hold."""
@@ -60,6 +61,7 @@ class WaitTable:
         self._begun: Floats = np.zeros((0, 0))
         self._runs: Floats = np.zeros((0, 0))
         self._held: Ints = np.zeros((0, _DIMENSIONS, 0), np.int64)
+        self._yields: Bools = np.zeros((0, 0), np.bool_)
         self._durations: Floats = np.zeros((0, 0))
         self._wanted: Ints = np.zeros((0, _DIMENSIONS, 0), np.int64)
         self._kinds: Ints = np.zeros((0, 0), np.int64)
@@ -114,6 +116,7 @@ class WaitTable:
 
     def _write(self, row: int, image: UnitImage | None) -> None:
         self._ends[:, row] = np.inf
+        self._yields[:, row] = False
         self._kinds[:, row] = _NO_WAITER
         self._first_end[row] = np.inf
         if image is None:
@@ -131,6 +134,10 @@ class WaitTable:
             self._runs[: len(running), row] = [duration_s(entry) for entry in running]
             self._held[: len(running), :, row] = [entry.demand for entry in running]
             self._first_end[row] = min(ends)
+            if True in [entry.yields for entry in running]:
+                yields = [entry.gives_way for entry in running]
+                self._yields[: len(running), row] = yields
+                self._first_end[row] = -np.inf if any(yields) else min(ends)
         if image.batch_waiting:
             self._stream_free[:, row] = image.stream_free
         if waiting:
@@ -176,6 +183,9 @@ class _Play:
         if late.any():
             begun, runs = table._begun[:, rows][late], table._runs[:, rows][late]
             ends[late] = corrected_ends_s(begun, runs, now)
+        yields = table._yields[:, rows]
+        if yields.any():
+            ends[yields] = np.minimum(ends[yields], now + YIELD_GRACE_S)
         places, units = kinds.shape
         self.ends: Floats = _pad(ends, 0, places, np.inf)
         self.held: Ints = _pad(table._held[:, :, rows], 0, places, 0)

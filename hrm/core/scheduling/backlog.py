@@ -289,9 +289,9 @@ class Backlog:
 
     def _key(self, job: Job) -> CohortKey:
         """What a job shares with those of its cohort. Jobs that are never held back need no more
-        than their class in common: batch that may have GPUs, what may stand first at a unit, and
-        what has not been tried as it is now."""
-        if job.places or not job.delay_s or self.in_order:
+        than their class in common: batch that may have GPUs, what may stand first at a unit, what
+        yields, and what has not been tried as it is now."""
+        if job.places or job.yields or not job.delay_s or self.in_order:
             return job.workload_class, _NO_DEMANDS, 0.0, 0.0, _NO_RULES
         demands, stream = frozenset(job.demands), job.workload_class is WorkloadClass.STREAM
         if not job.gang and not stream:  # the common case, without a call

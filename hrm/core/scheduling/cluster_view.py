@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -65,7 +65,7 @@ class ClusterView(TableColumns):
     ``version``, ``gpu_only``, ``gpus``, ``preempts`` (batch, for streams that wait), ``shares``
     (cores and memory, with other units) and ``open``, shape (rows,). Rows that are not open to the
     demand being placed, or that the round may not use, are closed: see ``open_to`` and
-    ``keep_open``.
+    ``keep_open``. ``yielding_rows``: where containers would end for others.
     """
 
     def __init__(self, state: SharedState) -> None:
@@ -74,6 +74,8 @@ class ClusterView(TableColumns):
         self._added: dict[int, list[tuple[Entry, bool]]] = {}
         self._together: list[tuple[list[int], Sequence[Entry], float]] = []
         self._reduced: set[int] = set()
+        self._coming: Ints | None = None
+        self._supposed: _Supposed | None = None
         self._copy()
 
     def _copy(self) -> None:
@@ -93,6 +95,7 @@ class ClusterView(TableColumns):
         self._kinds = bool(self.gpu_only.any() or (self.gpus > 1).any())
         self._shape = state.shape
         self._position = state.log_start + len(state.log)
+        self.yielding_rows = state.yielding_rows
 
     @property
     def table(self) -> Ints:
@@ -101,6 +104,7 @@ class ClusterView(TableColumns):
     def renew(self) -> None:
         """Bring the view up to date, and undo its tentative reservations."""
         state, table = self._state, self._state.table
+        self._coming = self._supposed = None
         self._images.clear()
         self._added.clear()
         self._together.clear()
@@ -386,6 +390,38 @@ class ClusterView(TableColumns):
             self._table[sibling, FREE] += np.asarray(pooled_part(demand), np.int64)
             self._reduced.add(sibling)
 
+    def suppose_yielded(self) -> None:
+        """Until ``resume``, as if containers that yield had ended, and what waits for that had
+        started; other rows are closed."""
+        self._part()
+        if self._coming is None:
+            self._coming = self._state.coming.copy()
+        coming = self._coming
+        rows = np.flatnonzero(coming.any(axis=1))
+        added = {row: list(entries) for row, entries in self._added.items()}
+        numbers = self._table[rows]
+        self._supposed = _Supposed(rows, numbers, added, dict(self._images), self.open)
+        self._table[rows, FREE] += coming[rows]
+        self._table[rows, WAITING_STREAM] = self._table[rows, WAITING_BATCH] = 0
+        self._reduced.update(rows.tolist())
+        chosen = np.zeros_like(self.open)
+        chosen[rows] = True
+        self.open = _sealed(self.open & chosen)
+
+    def resume(self, placed: Iterable[tuple[int, Entry]], now: float) -> None:
+        """As it is again; ``placed``, which start once others have yielded, wait at their rows."""
+        supposed, coming = self._supposed, self._coming
+        assert supposed is not None and coming is not None, "suppose_yielded goes before"
+        self._supposed = None
+        self._together.clear()
+        self._table[supposed.rows] = supposed.numbers
+        self._added, self._images, self.open = supposed.added, supposed.images, supposed.open
+        for row, entry in placed:
+            coming[row] -= np.asarray(entry.demand, np.int64)
+            for sibling in self.siblings(row) if self._state.pools else ():
+                coming[sibling] -= np.asarray(pooled_part(entry.demand), np.int64)
+            self.apply(row, entry, now)
+
     def _part(self) -> None:
         """Split by row what came together: few rounds need it."""
         for rows, entries, now in self._together:
@@ -429,10 +465,16 @@ class ClusterView(TableColumns):
         return frozenset(self.unit_id(row) for row in np.flatnonzero(chosen).tolist())
 
     def startable_count(self, demand: Vector) -> int:
-        """How many batch containers of ``demand``, and nothing else, could start at once."""
+        """How many batch containers of ``demand``, and nothing else, could start at once, or as
+        soon as others have yielded."""
         usable = self._allowed & self._useful(demand)
-        feasible = usable & (self.waiting == 0) & fitting_rows(demand, self.free)
-        return self._folds(demand, feasible) if feasible.any() else 0
+        no_waiters = self.waiting == 0
+        if not self.yielding_rows:
+            feasible = usable & no_waiters & fitting_rows(demand, self.free)
+            return self._folds(demand, feasible) if feasible.any() else 0
+        free = self.free + self._state.coming
+        feasible = usable & (no_waiters | self._state.yields) & fitting_rows(demand, free)
+        return folds(demand, free[feasible], self._pool[feasible]) if feasible.any() else 0
 
     def _folds(self, demand: Vector, rows: Bools) -> int:
         """How many of ``demand`` the free part of ``rows`` takes; cores that they share once."""
@@ -470,6 +512,16 @@ class ClusterView(TableColumns):
     def could_ever_fit(self, demand: Vector) -> Bools:
         """Rows whose empty unit would hold ``demand``; shape (rows,)."""
         return fitting_rows(demand, self.total)
+
+
+class _Supposed(NamedTuple):
+    """What a view was before it supposed that containers have yielded."""
+
+    rows: Ints
+    numbers: Ints
+    added: dict[int, list[tuple[Entry, bool]]]
+    images: dict[int, UnitImage]
+    open: Bools
 
 
 def _sealed(array: npt.NDArray[Any]) -> npt.NDArray[Any]:

@@ -20,7 +20,7 @@ import numpy as np
 
 from hrm.core.scheduling.shared_state import SharedState
 from hrm.core.vocabulary.columns import FREE, WAITERS_MAX, WAITING_BATCH, WAITING_STREAM, Bools
-from hrm.core.vocabulary.feasibility import Vector, fits, fitting_rows
+from hrm.core.vocabulary.feasibility import Vector, fits, fitting_rows, leaves
 from hrm.core.vocabulary.model import NodeName
 from hrm.core.vocabulary.node_requirement import NodeRequirement
 
@@ -141,6 +141,8 @@ class Exhaustion:
         state, table = self._state, self._state.table
         waiting = table[:, WAITING_STREAM] + table[:, WAITING_BATCH]
         starts = (waiting == 0) & fitting_rows(demand, table[:, FREE])
+        if state.yielding_rows:
+            starts |= state.yields & fitting_rows(demand, state.available())
         limit = np.minimum(self._waiting_limit, table[:, WAITERS_MAX])
         waits = (waiting < limit) & fitting_rows(demand, state.total)
         chances: Bools = self._allowed(key) & (starts | waits)
@@ -154,6 +156,8 @@ class Exhaustion:
         numbers = state.table[row].tolist()
         waiting = numbers[WAITING_STREAM] + numbers[WAITING_BATCH]
         if not waiting and fits(demand, tuple(numbers[FREE])):
+            return True
+        if state.yields[row] and leaves((state.free[row] + state.coming[row]).tolist(), demand):
             return True
         limit = min(self._waiting_limit, numbers[WAITERS_MAX])
         return waiting < limit and fits(demand, tuple(state.total[row].tolist()))

@@ -94,8 +94,8 @@ class Job:
     ``prefers``: some of ``pending`` would rather be on some nodes than on others;
     ``held_until_s``: when the first of those that wait for that in the latest round waits no more,
     infinite where none does. ``places``: some of ``pending`` may have a place
-    (``ContainerRequest.place``). ``rows``: of a driver, where it may go in this round, shape
-    (rows,); None: anywhere.
+    (``ContainerRequest.place``). ``yields``: some may yield. ``rows``: of a driver, where it may go
+    in this round, shape (rows,); None: anywhere.
 
     ``arrived_at_s``: since when it has waited for something, without a break. ``lacked_s``: when it
     was last known that there is no place for what it requested until then; of those that were held
@@ -106,7 +106,7 @@ class Job:
     Its backlog owns ``arrival`` (its place in the order), ``cohort``, ``own_s`` (its own time, None
     where the cohort's counts) and ``stamp``, which changes with each of these; and is notified
     (``Backlog.place``) where ``workload_class``, ``demands``, ``run_s``, ``delay_s``, ``gang``,
-    ``group``, ``gpus``, ``gpu_parts``, ``places``, ``requires`` or ``excluded`` change.
+    ``group``, ``gpus``, ``gpu_parts``, ``places``, ``yields``, ``requires`` or ``excluded`` change.
     """
 
     application_id: ApplicationId
@@ -132,6 +132,7 @@ class Job:
     prefers: bool = False
     held_until_s: float = math.inf
     places: bool = False
+    yields: bool = False
     rows: Bools | None = None
     arrived_at_s: float = 0.0
     lacked_s: float = -math.inf

@@ -16,6 +16,8 @@ cores with others
 unit gone, closed or too small, or of   ABORT
 a node that does not meet what the
 application requires
+fits once containers there have yielded QUEUE, in every case: it starts within their grace period
+it yields itself, and does not fit      QUEUE: behind all others
 a batch claim on what a stream's lease  PARK until the lease ends, then as above
 locks
 a stream claim without the lease, or    ABORT, whole proposal: the fencing token is stale
@@ -24,7 +26,8 @@ outside of what it locks
 
 Proposals are committed claim by claim, but for the gang of an application that starts
 (``hrm.core.master.gangs``), which is all or nothing: half of it does no work and holds capacity
-that others need. Each claim of a batch gang must RUN. A stream may also QUEUE where batch is
+that others need. Each claim of a batch gang must RUN, or start as soon as others have yielded
+(``hrm.core.queue.yielding``). A stream may also QUEUE where batch is
 preempted for it (``ResourceUnit.preempts``), and nowhere else: other streams have no end, nor has
 batch, for all that is known, on a node that does not preempt it.
 
@@ -45,6 +48,7 @@ from hrm.core.messages.claims import Claim, Decision, Entry, Outcome, Proposal
 from hrm.core.queue.estimate import simulate
 from hrm.core.queue.resource_unit import UnitQueue
 from hrm.core.queue.start_rule import duration_s
+from hrm.core.queue.yielding import makes_way
 from hrm.core.scheduling.cluster_view import ClusterView
 from hrm.core.scheduling.jobs import Job
 from hrm.core.scheduling.shared_state import SharedState
@@ -211,7 +215,7 @@ class Negotiator:
     def may_wait(self, queue: UnitQueue, entry: Entry, now: float) -> str:
         """Why ``entry`` may not wait at ``queue``; empty if it may (sections 3.4.2, 3.4.3). Of
         streams as many may as batch can make capacity for, whatever waits behind them."""
-        limit, waiting = self.bounds.waiting_limit, queue.waiting_count
+        limit, waiting = self.bounds.waiting_limit, queue.ranked_count
         if entry.workload_class is WorkloadClass.STREAM:
             if not limit:
                 return "containers wait at no resource unit (waiting_limit = 0)"
@@ -337,7 +341,7 @@ class Negotiator:
                 queue = queues[row]
                 if queue is None or not queue.run_if_free(entry, now):
                     break
-                alike = alike and entry.demand == demand
+                alike = alike and entry.demand == demand and not entry.yields
                 outcomes.append(_runs(claim))
             if len(outcomes) == len(claims) and alike and demand is not None:
                 self.state.taken(rows, demand, no_end=claims[0].entry.has_no_end)
@@ -369,13 +373,25 @@ class Negotiator:
             return _abort(claim, "the resource unit is too small, or kept for its GPU")
         if entry.container_id in queue:
             return _abort(claim, "the container is there already")
-        if must_run:
-            return _abort(claim, f"another claim took the capacity, and {must_run}")
-        refusal = self.may_wait(queue, entry, now)
+        if entry.gives_way and must_run != _GANG:
+            refusal = self._may_wait_last(queue)
+        elif not entry.gives_way and makes_way(queue, entry):
+            refusal = ""
+        elif must_run:
+            refusal = f"another claim took the capacity, and {must_run}"
+        else:
+            refusal = self.may_wait(queue, entry, now)
         if refusal:
             return _abort(claim, refusal)
         queue.enqueue(entry)
         return Outcome(claim, Decision.QUEUE)
+
+    def _may_wait_last(self, queue: UnitQueue) -> str:
+        """Why one that yields may not wait there; empty if it may. It is in the way of none."""
+        limit = self.bounds.waiting_limit
+        if len(queue.yielding_waiting) < limit:
+            return ""
+        return f"{limit} containers that yield wait there already (waiting_limit)"
 
     def _commit_with_place(self, claim: Claim, now: float) -> Outcome | None:
         """For the replacement of a preempted container: it runs where it was claimed, or stands
@@ -405,7 +421,7 @@ class Negotiator:
         if outcomes and all(x.decision is run for x in outcomes):
             first = outcomes[0].claim.entry
             demand = first.demand
-            if all(x.claim.entry.demand == demand for x in outcomes):
+            if all(x.claim.entry.demand == demand and not x.claim.entry.yields for x in outcomes):
                 changed = [rows[x.claim.unit_id] for x in outcomes]
                 self.state.taken(changed, demand, no_end=first.has_no_end)
                 return

@@ -49,7 +49,8 @@ class Replica:
             queue = queues[image.unit.unit_id]
             for entry in image.running:
                 queue.run(entry, entry.started_at_s)
-            for entry in (*image.stream_waiting, *image.batch_waiting):
+            waiting = (*image.stream_waiting, *image.batch_waiting, *image.yielding_waiting)
+            for entry in waiting:
                 queue.restore(entry)
         known = [x for x in images if x.unit.unit_id in self.state.rows]
         if all(map(self._is_as_known, known)):
@@ -114,6 +115,7 @@ class Replica:
         job.run_s = min(map(self.scheduler.run_s, pending.values()))
         job.prefers = any(request.prefers for request in pending.values())
         job.places = any(request.place for request in pending.values())
+        job.yields = any(request.yields for request in pending.values())
         job.gpu_parts = image.gpu_parts
         job.pending = pending
         job.gpus = any(request.resources.gpu_memory_mib for request in pending.values())

@@ -14,18 +14,17 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-import operator
-import traceback
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Protocol, TypeAlias, TypeVar
+from dataclasses import replace
+from typing import Any, TypeAlias, TypeVar
 
 from hrm.core.messages.claims import Claim, Decision, Entry, Outcome, Proposal
 from hrm.core.scheduling.backlog import Backlog
 from hrm.core.scheduling.cluster_view import ClusterView
 from hrm.core.scheduling.exhaustion import Exhaustion
 from hrm.core.scheduling.jobs import Job, rounded_run_s
+from hrm.core.scheduling.placing import Placement, PlacementPolicy, ask, ask_in_steps
 from hrm.core.vocabulary.bounds import Bounds
 from hrm.core.vocabulary.feasibility import Vector, demand_vector
 from hrm.core.vocabulary.model import (
@@ -39,43 +38,9 @@ from hrm.core.vocabulary.model import (
     is_driver,
 )
 from hrm.core.vocabulary.node_requirement import NodeRequirement
-from hrm.core.vocabulary.quick import quick
 from hrm.errors import PolicyFault
 
 __all__ = ["Job", "Placement", "PlacementPolicy", "Scheduler", "rank_of"]
-
-
-@quick
-@dataclass(frozen=True, slots=True)
-class Placement:
-    """Like containers of one job to be placed: as many as ``entries``, all of one demand.
-
-    ``together``: a place for some of them is worth nothing; ``waiting_limit`` is 0 where they must
-    start at once. ``run_s``: how long the longest of them is expected to run.
-    """
-
-    workload_class: WorkloadClass
-    demand: Vector
-    entries: tuple[Entry, ...]
-    waiting_limit: int
-    wait_max_s: float
-    together: bool = False
-    run_s: float = math.inf
-
-
-class PlacementPolicy(Protocol):
-    """Chooses units; commits nothing. One instance serves one scheduler.
-
-    A policy may be third-party code: what it returns is checked, and what it raises is caught. One
-    that has the attribute ``strict_order = True`` is called for the oldest job only, streams
-    before batch, and within it in order of request, until one container is not placed.
-    """
-
-    name: str
-
-    def place(self, view: ClusterView, placement: Placement, now: float) -> list[int | None]:
-        """A row of ``view`` for each entry, None where none admits it; reserves in ``view``."""
-        ...
 
 
 def rank_of(job: Job) -> tuple[bool, float]:
@@ -89,7 +54,6 @@ _AFTER_OTHERS = (
 )
 
 _Members: TypeAlias = list[tuple[ContainerId, ContainerRequest]]
-_ROWS = frozenset({int, type(None)})
 
 T = TypeVar("T", bound=tuple[Any, ...])
 
@@ -166,6 +130,8 @@ class Scheduler:
             job.prefers = True
         if request.place and not job.places:
             changed = job.places = True
+        if request.yields and not job.yields:
+            changed = job.yields = True
         if is_new:
             self.backlog.add(job)
             return
@@ -287,7 +253,8 @@ class Scheduler:
         if job.avoid:
             view.avoid(job.avoid)
         try:
-            for demand, members in self._groups(wanted, gang=job.gang > 0):
+            groups = self._groups(wanted, gang=job.gang > 0)
+            for demand, members in _by_level(groups) if job.yields else groups:
                 view.open_to(demand)
                 asking, may_queue = _part_of(job, demand, members)
                 if job.prefers:
@@ -296,7 +263,9 @@ class Scheduler:
                 lacks[demand] = placement.run_s
                 if not may_queue:
                     placement = replace(placement, waiting_limit=0)
-                rows = _ask(self.policy, view, placement, now)
+                rows = (ask_in_steps if view.yielding_rows else ask)(
+                    self.policy, view, placement, now
+                )
                 claims += _claims(view, placement.entries, rows)
                 if self.strict_order and None in rows:
                     break
@@ -347,7 +316,9 @@ class Scheduler:
                     continue
                 placement = self._placement(job, demand, some)
                 placement = replace(placement, waiting_limit=0, together=False)
-                rows = _ask(self.policy, view, placement, now)
+                rows = (ask_in_steps if view.yielding_rows else ask)(
+                    self.policy, view, placement, now
+                )
                 claims += _claims(view, placement.entries, rows)
                 for (container_id, request), row in zip(some, rows, strict=True):
                     until_s = request.platform_until_s
@@ -452,7 +423,7 @@ class Scheduler:
     def _lacked_capacity(self, job: Job) -> bool:
         """Could a round that has placed nothing have lacked capacity alone?"""
         held = job.held_until_s < math.inf or job.rows is not None
-        if held or job.policy_fault or job.places or self.strict_order:
+        if held or job.policy_fault or job.places or job.yields or self.strict_order:
             return False
         if job.gpus and job.workload_class is WorkloadClass.BATCH:
             return False
@@ -460,7 +431,7 @@ class Scheduler:
 
     def _takes_any(self, job: Job) -> bool:
         """May it be placed one by one, wherever there is capacity?"""
-        other_rules = job.gang or job.places or self.strict_order
+        other_rules = job.gang or job.places or job.yields or self.strict_order
         return not (other_rules or job.gpus or job.workload_class is WorkloadClass.STREAM)
 
     def entry(
@@ -469,7 +440,8 @@ class Scheduler:
         """What a container will be in the queue of a unit."""
         duration_s = request.expected_duration_s or self.bounds.default_duration_s
         demand = demand_vector(request.resources)
-        return Entry(container_id, workload_class, demand, duration_s, place=request.place)
+        place, yields = request.place, request.yields
+        return Entry(container_id, workload_class, demand, duration_s, place=place, yields=yields)
 
     def run_s(self, request: ContainerRequest) -> float:
         """How long a container is expected to run, as rounds count."""
@@ -506,7 +478,8 @@ class Scheduler:
         if job.places:
             places = [request.place for _, request in members]
         zeros = same(0.0), same(0)
-        columns = zip(container_ids, *constants, durations_s, *zeros, places, strict=False)
+        yields = same(job.yields and bool(members) and members[0][1].yields)
+        columns = zip(container_ids, *constants, durations_s, *zeros, places, yields, strict=False)
         together, stream = job.gang > 0, workload_class is WorkloadClass.STREAM
         entries = tuple(_each(Entry, columns))
         limit = 0 if together and not stream else self.bounds.waiting_limit
@@ -516,6 +489,18 @@ class Scheduler:
         return Placement(
             workload_class, demand, entries, limit, wait_max_s, together=together, run_s=run_s
         )
+
+
+def _by_level(groups: Iterable[tuple[Vector, _Members]]) -> Iterator[tuple[Vector, _Members]]:
+    """The same groups, each first without what yields."""
+    later: list[tuple[Vector, _Members]] = []
+    for demand, members in groups:
+        plain = [member for member in members if not member[1].yields]
+        if plain:
+            yield demand, plain
+        if len(plain) < len(members):
+            later.append((demand, [member for member in members if member[1].yields]))
+    yield from later
 
 
 def _wants_otherwise(job: Job) -> bool:
@@ -554,41 +539,3 @@ def _opens(view: ClusterView, where: tuple[NodeName, ...] | str, demand: Vector)
     if isinstance(where, str):
         return view.open_at(where, demand)
     return view.open_only(where, demand)
-
-
-def _ask(
-    policy: PlacementPolicy, view: ClusterView, placement: Placement, now: float
-) -> list[int | None]:
-    """The policy's result, if it is valid.
-
-    Raises:
-        PolicyFault: it raised, or returned something else than an open row for each container.
-    """
-    name = f"placement policy {getattr(policy, 'name', type(policy).__name__)!r}"
-    try:
-        chosen_rows = list(policy.place(view, placement, now))
-    except Exception as error:
-        where = traceback.extract_tb(error.__traceback__)[-1]
-        what = f"{type(error).__name__}: {error}"
-        raise PolicyFault(f"{name} failed: {what} ({where.filename}:{where.lineno})") from error
-    wanted = len(placement.entries)
-    if len(chosen_rows) != wanted:
-        raise PolicyFault(f"{name} returned {len(chosen_rows)} rows for {wanted} containers")
-    if set(map(type, chosen_rows)) <= _ROWS:
-        taken = [each for each in chosen_rows if each is not None]
-        if view.may_propose(taken, placement.demand):
-            return chosen_rows
-    rows: list[int | None] = []
-    for each in chosen_rows:
-        if each is None:
-            rows.append(None)
-            continue
-        try:
-            row = operator.index(each)
-        except TypeError:
-            raise PolicyFault(f"{name} returned {each!r}, which is no row") from None
-        refusal = view.refusal(row, placement.demand)
-        if refusal:
-            raise PolicyFault(f"{name} returned row {row}: {refusal}")
-        rows.append(row)
-    return rows

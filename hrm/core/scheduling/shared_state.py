@@ -23,6 +23,7 @@ from hrm.core.messages.state_changes import UnitState
 from hrm.core.queue.resource_unit import UnitQueue
 from hrm.core.queue.start_rule import UnitImage
 from hrm.core.queue.wait_table import WaitTable
+from hrm.core.queue.yielding import to_come
 from hrm.core.vocabulary.columns import (
     CELLS,
     VERSION,
@@ -61,6 +62,7 @@ _DEMANDS_KEPT = 256
 _NODE_SETS_KEPT = 64
 _REQUIREMENTS_KEPT = 256
 
+_NONE_COMING: Vector = (0, 0, 0, 0)
 _NOTHING: Mapping[int, Vector] = MappingProxyType({})
 
 
@@ -76,6 +78,9 @@ class SharedState(TableColumns):
         ``shares`` is True iff there is such another.
         A row that is not in use is closed, with zeros in ``total`` and ``free``.
         ``waiting_limit`` is how many may wait at a row; ``limit_waiting`` sets it.
+        ``coming`` is what containers that yield will leave there (``yielding.to_come``), and
+        ``yields`` is True where that is something, at ``yielding_rows``, as of the last time that
+        ``table`` was read. ``waiting_last``: the rows where such containers wait, as of then.
         ``rows`` maps all and only the unit ids in use to their rows, ``ids`` the rows to them;
         ``queues`` and ``nodes`` hold each row's queue and its node, None where it is not in use;
         ``properties`` what is known of that node.
@@ -101,6 +106,10 @@ class SharedState(TableColumns):
         self._table: Ints = np.zeros((_FIRST_ROWS, CELLS), dtype=np.int64)
         self._table[:, WAITERS_MAX] = _NO_LIMIT
         self._dirty: set[int] = set()
+        self.coming: Ints = np.zeros((_FIRST_ROWS, 4), dtype=np.int64)
+        self.yields: Bools = np.zeros(_FIRST_ROWS, dtype=np.bool_)
+        self.yielding_rows: set[int] = set()
+        self.waiting_last: set[int] = set()
         self.total: Ints = np.zeros((_FIRST_ROWS, 4), dtype=np.int64)
         self.open: Bools = np.zeros(_FIRST_ROWS, dtype=np.bool_)
         self.gpu_only: Bools = np.zeros(_FIRST_ROWS, dtype=np.bool_)
@@ -202,6 +211,8 @@ class SharedState(TableColumns):
         self.preempts[row] = False
         self.total[row] = 0
         self._dirty.discard(row)
+        self._set_coming(row, _NONE_COMING)
+        self.waiting_last.discard(row)
         self._table[row] = (*[0] * VERSION, self._table[row, VERSION] + 1, _NO_LIMIT)
         self._waits.stale.add(row)
         self._unused.append(row)
@@ -283,6 +294,7 @@ class SharedState(TableColumns):
             or self._watchers
             or len(changed) < len(rows)
             or not self._dirty.isdisjoint(changed)
+            or (self.yielding_rows and not self.yielding_rows.isdisjoint(changed))
         ):
             self.refresh_all(changed)
             return
@@ -310,8 +322,34 @@ class SharedState(TableColumns):
                 _numbers(queues[row], version, limit)
                 for row, (version, limit) in zip(each, known, strict=True)
             ]
+        for row in each:
+            queue = queues[row]
+            if queue is None:
+                continue
+            if queue.yielding or len(queue.pool) > 1 or row in self.yielding_rows:
+                self._set_coming(row, to_come(queue))
+            if queue.yielding_waiting:
+                self.waiting_last.add(row)
+            elif row in self.waiting_last:
+                self.waiting_last.discard(row)
         self._waits.stale.update(each)
         self._write_down(each)
+
+    def _set_coming(self, row: int, coming: Vector) -> None:
+        """What yields will leave so much there."""
+        self.coming[row] = coming
+        self.yields[row] = coming != _NONE_COMING
+        if coming != _NONE_COMING:
+            self.yielding_rows.add(row)
+        else:
+            self.yielding_rows.discard(row)
+
+    @property
+    def any_yields(self) -> bool:
+        """Do containers run that would end for others, somewhere?"""
+        if self._dirty:
+            self._flush()
+        return bool(self.yielding_rows)
 
     def _with_siblings(self, rows: Iterable[int]) -> list[int]:
         found: dict[int, None] = {}
@@ -476,13 +514,21 @@ class SharedState(TableColumns):
             rows &= self.suited(requires)
         return bool((rows & self.serving(demand)).any())
 
-    def startable(self, demand: Vector, requires: NodeRequirement | None = None) -> int:
+    def startable(
+        self, demand: Vector, requires: NodeRequirement | None = None, *, yields: bool = False
+    ) -> int:
         """How many containers of ``demand`` the free capacity of open units would hold, on nodes
-        that meet ``requires``; what waits at units is not counted."""
-        rows = self.open & self.serving(demand) & fitting_rows(demand, self.free)
+        that meet ``requires``; what waits at units is not counted. Unless they yield themselves,
+        what yields to them is free."""
+        free = self.available(yields=yields)
+        rows = self.open & self.serving(demand) & fitting_rows(demand, free)
         if requires is not None:
             rows &= self.suited(requires)
-        return folds(demand, self.free[rows], self.pool[rows]) if rows.any() else 0
+        return folds(demand, free[rows], self.pool[rows]) if rows.any() else 0
+
+    def available(self, *, yields: bool = False) -> Ints:
+        """What is free, and, unless it is for what yields, what others yield; shape (rows, 4)."""
+        return self.free if yields or not self.any_yields else self.free + self.coming
 
     def _unit_state(self, row: int) -> UnitState:
         queue = self.queue(row)
@@ -494,6 +540,7 @@ class SharedState(TableColumns):
             running=tuple(queue.running.values()),
             stream_waiting=tuple(queue.stream_waiting.values()),
             batch_waiting=tuple(queue.batch_waiting.values()),
+            yielding_waiting=tuple(queue.yielding_waiting.values()),
         )
 
     def _changed(self, unit_id: ResourceUnitId) -> None:
@@ -518,6 +565,8 @@ class SharedState(TableColumns):
         more[:, WAITERS_MAX] = _NO_LIMIT
         self._table = np.concatenate([self._table, more])
         self.total = np.concatenate([self.total, np.zeros_like(self.total)])
+        self.coming = np.concatenate([self.coming, np.zeros_like(self.coming)])
+        self.yields = np.concatenate([self.yields, np.zeros(old, np.bool_)])
         self.open = np.concatenate([self.open, np.zeros(old, np.bool_)])
         self.gpu_only = np.concatenate([self.gpu_only, np.zeros(old, np.bool_)])
         self.shares = np.concatenate([self.shares, np.zeros(old, np.bool_)])

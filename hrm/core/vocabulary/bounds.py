@@ -14,6 +14,7 @@ __all__ = [
     "PASSES_MAX",
     "PREEMPTION_GRACE_S",
     "SCHEDULERS",
+    "YIELD_GRACE_S",
     "AutoBindingRules",
     "Bounds",
 ]
@@ -23,6 +24,9 @@ SCHEDULERS = 1
 
 PREEMPTION_GRACE_S = 15.0
 """Grace period of a batch container that is preempted for a stream."""
+
+YIELD_GRACE_S = 10.0
+"""Grace period of a yielding container, for whatever else waits at its unit."""
 
 PASSES_MAX = 64
 """How many later batch containers may start before a waiter: as many as may wait at a unit by

@@ -330,7 +330,10 @@ class ContainerRequest:
     ``platform``: until ``platform_until_s`` it is placed on nodes of this platform alone, where its
     queue has a part left; empty: anywhere; see ``hrm.core.master.platform_shares``. ``place``: the
     unit where it stands first, as the replacement of a container that was preempted there; set by
-    the master alone, see ``hrm.core.master.places``.
+    the master alone, see ``hrm.core.master.places``. ``yields``: it uses what is idle, and ends
+    soon when anything else wants that, see ``hrm.core.queue.yielding``; what a stream or a driver
+    requests does not yield. ``yields_on_loan``: it does so where its queue has been lent what it
+    takes.
     """
 
     executor_id: str
@@ -345,6 +348,8 @@ class ContainerRequest:
     platform: str = ""
     platform_until_s: float = 0.0
     place: ResourceUnitId = NO_UNIT
+    yields: bool = False
+    yields_on_loan: bool = False
 
     @property
     def prefers(self) -> bool:
@@ -379,6 +384,7 @@ class ContainerSpec:
     """All that a node needs of a container. ``user``: the submitter's own claim.
 
     ``stands_first``: where it waits, it goes before other batch (``UnitQueue.enqueue``).
+    ``yields``: see ``ContainerRequest``.
     """
 
     container_id: ContainerId
@@ -393,6 +399,7 @@ class ContainerSpec:
     launch: LaunchContext = NO_LAUNCH
     user: str = ""
     stands_first: bool = False
+    yields: bool = False
 
 
 @record
@@ -449,6 +456,7 @@ class ContainerStatus:
 
     Times are seconds since the epoch; 0: not yet. ``preempted``: it was ordered to end for a stream
     that waits at its unit. ``stands_first``: see ``ContainerSpec``. Only nodes report these two.
+    ``yields``: see ``ContainerRequest``.
     """
 
     container_id: ContainerId
@@ -471,6 +479,7 @@ class ContainerStatus:
     expected_duration_s: float = 0.0
     preempted: bool = False
     stands_first: bool = False
+    yields: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

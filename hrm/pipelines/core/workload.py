@@ -75,6 +75,7 @@ class Worker:
     node: NodeName = _NOWHERE
     runs: bool = False
     released: bool = False
+    yields: bool = False
     started_at_s: float = math.inf
     busy_at_s: float = math.inf
 

@@ -56,10 +56,10 @@ __all__ = [
     "CompleteOpening",
     "FollowCommand",
     "ListenTo",
+    "PipelinesCore",
     "ReportToMaster",
     "StopListeningTo",
     "WorkloadStep",
-    "Workloads",
 ]
 
 _SESSION = 1
@@ -80,8 +80,8 @@ class ReportToMaster:
 
 @dataclass(frozen=True, slots=True)
 class AskMaster:
-    """The same, with a reply, for ``Workloads.reply_received``; the interpreter sets its call id,
-    and what the workers need to start in ``launch`` of a registration."""
+    """The same, with a reply, for ``PipelinesCore.reply_received``; the interpreter sets its call
+    id, and what the workers need to start in ``launch`` of a registration."""
 
     application_id: ApplicationId
     event: e.ApplicationRegistered | e.ApplicationAttached
@@ -89,7 +89,7 @@ class AskMaster:
 
 @dataclass(frozen=True, slots=True)
 class ListenTo:
-    """From now on notices of this application go to ``Workloads.notice_received``."""
+    """From now on notices of this application go to ``PipelinesCore.notice_received``."""
 
     application_id: ApplicationId
 
@@ -101,7 +101,7 @@ class StopListeningTo:
 
 @dataclass(frozen=True, slots=True)
 class CompleteOpening:
-    """The answer to ``Workloads.open``."""
+    """The answer to ``PipelinesCore.open``."""
 
     call_id: int
     result: ApplicationId | HrmError
@@ -120,7 +120,7 @@ WorkloadStep: TypeAlias = (
 )
 
 
-class Workloads:
+class PipelinesCore:
     """All workloads of one master.
 
     Invariant: a live task is in the cluster of the workload that ``of_task`` names; the workers of
@@ -133,12 +133,15 @@ class Workloads:
         new_id: Callable[[float], ApplicationId],
         bounds: WorkloadBounds | None = None,
         epoch: Callable[[], int] = lambda: 0,
+        staying: Callable[[WorkloadKey], float] = lambda _key: math.inf,
     ) -> None:
         """``new_cluster``: of a key, and the ended tasks of all; ``epoch``: of the master's core
-        now."""
+        now; ``staying``: how many of its workers a workload keeps when others want what they hold:
+        those beyond yield (``hrm.core.queue.yielding``)."""
         self._new_cluster = new_cluster
         self._new_id = new_id
         self._epoch = epoch
+        self._staying = staying
         self.bounds = bounds or WorkloadBounds()
         self.live: dict[ApplicationId, Workload] = {}
         self.ended: dict[TaskId, TaskRecord] = {}
@@ -418,14 +421,19 @@ class Workloads:
 
     def _request(self, workload: Workload, many: int, now: float) -> None:
         requests = []
-        for _ in range(many):
+        keeps = self._staying(workload.key) - sum(not x.yields for x in workload.workers.values())
+        for number in range(many):
             workload.count += 1
             executor_id = str(workload.count)
-            self._add(workload, executor_id)
-            size = workload.key.size
+            worker = self._add(workload, executor_id)
+            worker.yields = number >= keeps
             requests.append(
                 ContainerRequest(
-                    executor_id=executor_id, resource_profile_id=0, resources=size.resources
+                    executor_id=executor_id,
+                    resource_profile_id=0,
+                    resources=workload.key.size.resources,
+                    yields=worker.yields,
+                    yields_on_loan=True,
                 )
             )
         if requests:

@@ -1,4 +1,4 @@
-"""The master as the AppMaster of pipelines: carries out the steps of ``Workloads`` on its loop.
+"""The master as the AppMaster of pipelines: carries out the steps of ``PipelinesCore`` on its loop.
 
 As ``hrm.master.submission_interpreter`` does for drivers: applications are registered with the
 master's core, it is attached to them, and their notices come back here.
@@ -28,9 +28,9 @@ from hrm.pipelines.core.workloads import (
     CompleteOpening,
     FollowCommand,
     ListenTo,
+    PipelinesCore,
     ReportToMaster,
     StopListeningTo,
-    Workloads,
     WorkloadStep,
 )
 
@@ -51,7 +51,7 @@ class WorkloadHost:
     def __init__(
         self,
         master: Interpreter,
-        workloads: Workloads,
+        workloads: PipelinesCore,
         token_of: Callable[[str, str], str],
         follow: Callable[[m.ClusterCommand], None],
     ) -> None:

@@ -1,4 +1,4 @@
-"""Pipelines at the master, live: carries out what ``Workloads`` decides.
+"""Pipelines at the master, live: carries out what ``PipelinesCore`` decides.
 
 Everything runs on the master's loop. Watchers and workers have bounded queues; one that overflows
 is disconnected, reconnects, and gets the full state again. Inputs go to a worker piece by piece
@@ -40,7 +40,8 @@ from hrm.pipelines.core.model import ClusterPolicy, PipelineSpec, ResultFormat, 
 from hrm.pipelines.core.node_messages import TaskOutcome
 from hrm.pipelines.core.table import NodeRow
 from hrm.pipelines.core.workload import WorkerSize, WorkloadKey, size_for, workload_id
-from hrm.pipelines.core.workloads import Workloads
+from hrm.pipelines.core.workloads import PipelinesCore
+from hrm.pipelines.master.cluster_size import has_gpus, staying
 from hrm.pipelines.master.estimates import EstimatesOfUsers
 from hrm.pipelines.master.hosting import WorkloadHost
 from hrm.pipelines.master.kept_tasks import Code, KeptTasks
@@ -57,6 +58,8 @@ __all__ = ["PipelineTasks"]
 
 TICK_INTERVAL_S = 0.5
 _CLEAN_INTERVAL_S = 600.0
+_GIVEN_BACK_MAX = 1_000
+"""Times that a task comes back from workers that were preempted, before it fails."""
 _FORGOTTEN_AT_ONCE = 100
 _ORDERS_MAX = 10_000
 """More than a node's maximum of tasks, and withdrawals of them."""
@@ -105,14 +108,16 @@ class PipelineTasks:
         self._bounds = ClusterBounds(
             queue_limit=settings.pipeline_queue_limit,
             attempts_limit=settings.pipeline_attempts,
+            given_back_limit=_GIVEN_BACK_MAX,
             node_timeout_s=settings.node_timeout_s,
             ended_kept=settings.pipeline_ended_kept,
         )
-        self.workloads = Workloads(
+        self.workloads = PipelinesCore(
             self._new_cluster,
             self._new_id,
             bounds_of_workloads(settings),
             epoch=lambda: master.core.epoch,
+            staying=partial(staying, master.core.master_state),
         )
         self.host = WorkloadHost(master, self.workloads, token_of, self._follow)
         directory: Path = settings.state_dir / "pipelines"
@@ -152,13 +157,11 @@ class PipelineTasks:
     def _new_id(self, now: float) -> ApplicationId:
         return workload_id(now, self._master.core.epoch, next(self._ids))
 
-    def _has_gpus(self) -> bool:
-        nodes = self._master.core.master_state.nodes.values()
-        return any(unit.gpu is not None for node in nodes for unit in node.units)
-
     def size_of(self, pipeline: PipelineSpec) -> WorkerSize:
         """What a worker for this pipeline needs."""
-        return size_for(pipeline, self.workloads.bounds, has_gpus=self._has_gpus())
+        return size_for(
+            pipeline, self.workloads.bounds, has_gpus=has_gpus(self._master.core.master_state)
+        )
 
     def recover(self) -> None:
         """Take over the tasks of an earlier master, before anything is served. Those that had not

@@ -365,6 +365,7 @@ class _AppMaster(Peer):
             gpus=target.gpus,
             hosts=ask.hosts,
             locality_wait_s=ask.locality_wait_s,
+            yields=self.driver.plan.yields,
         )
 
     def _register(self) -> None:

@@ -227,6 +227,7 @@ class MachineActor:
             binding=binding,
             auto_binding=self.plan.auto_binding,
             preemption_grace_s=self.plan.preemption_grace_s,
+            yield_grace_s=self.plan.yield_grace_s,
         )
 
     def crash_agent(self) -> None:

@@ -1,4 +1,4 @@
-"""Pipelines at the simulated master: runs ``Workloads`` in virtual time, on the simulated disk.
+"""Pipelines at the simulated master: runs ``PipelinesCore`` in virtual time, on the simulated disk.
 
 It does what ``hrm.pipelines.master`` does. It ends with the master's process; its successor begins
 with the records of tasks.
@@ -40,9 +40,9 @@ from hrm.pipelines.core.workloads import (
     CompleteOpening,
     FollowCommand,
     ListenTo,
+    PipelinesCore,
     ReportToMaster,
     StopListeningTo,
-    Workloads,
     WorkloadStep,
 )
 from hrm.runtime.master import MasterRuntime
@@ -95,7 +95,7 @@ class PipelinesActor:
         self._writes: list[tuple[TaskId, TaskOnDisk | None, Callable[[], None]]] = []
         self._batch = 0
         self._busy = False
-        self.workloads = Workloads(
+        self.workloads = PipelinesCore(
             self._new_cluster,
             self._new_id,
             self._world.plan.workload_bounds,
@@ -315,10 +315,10 @@ class PipelinesActor:
         )
 
     def _later(self, decide: Callable[[], list[WorkloadStep]]) -> None:
-        def run() -> None:
+        def turn() -> None:
             self.run(decide)
 
-        self._master.clock.after(0.0, run)
+        self._master.clock.after(0.0, turn)
 
     def run(self, decide: Callable[[], list[WorkloadStep]]) -> HrmError | None:
         """Carry out what is decided; returns what refuses it."""

@@ -20,7 +20,7 @@ from hrm.core.messages.submissions import SubmissionBounds
 from hrm.core.node.auto_partitioning import AutoBindingRules
 from hrm.core.tenancy.queue_rules import QueueRule
 from hrm.core.tenancy.queue_spec import QueueSpec
-from hrm.core.vocabulary.bounds import Bounds
+from hrm.core.vocabulary.bounds import YIELD_GRACE_S, Bounds
 from hrm.core.vocabulary.model import Resources, ResourceUnit, WorkloadClass
 from hrm.core.vocabulary.partitioning import Hardware, Partitioning
 from hrm.core.vocabulary.workload_bounds import WORKLOAD_BOUNDS, WorkloadBounds
@@ -114,6 +114,7 @@ TRAITS = {
     "labels": 0.35,
     "queues": 0.35,
     "platforms": 0.5,
+    "yielding": 0.35,
     "pipelines": 0.35,
 }
 """What a run may have in addition to the plain cluster, with its probability."""
@@ -155,7 +156,7 @@ class NodePlan:
     partitioned again. ``preemption_grace_s``: time that preempted batch has; None: no preemption.
     ``auto_binding``: by which rules it moves the border of a partial binding itself. ``labels`` and
     ``sparks``, the versions of Spark that it has; no ``sparks``: not known. ``platform``: the group
-    of like nodes that it is in.
+    of like nodes that it is in. ``yield_grace_s``: time that a container has that yields.
     """
 
     name: str
@@ -170,6 +171,7 @@ class NodePlan:
     labels: tuple[str, ...] = ()
     sparks: tuple[str, ...] = ()
     platform: str = ""
+    yield_grace_s: float = YIELD_GRACE_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +205,8 @@ class ApplicationPlan:
     where its data lies, and how many executors that would fill in ``local_executors``.
     ``title``: the name that it registers under, as others may; empty: its own. ``labels`` and
     ``spark``: what a node must have. ``exclusions``: from when on its driver excludes which hosts.
-    ``queue``, ``user``, ``priority``: as it registers; ``queue`` may be empty.
+    ``queue``, ``user``, ``priority``: as it registers; ``queue`` may be empty. ``yields``: its
+    executors do.
     """
 
     name: str
@@ -228,6 +231,7 @@ class ApplicationPlan:
     queue: str = ""
     user: str = "somebody"
     priority: int = 0
+    yields: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,6 +46,7 @@ from hrm.sim.faults.platforms import with_platforms
 from hrm.sim.faults.queues import with_queues
 from hrm.sim.faults.rivals import rival_applications, with_rival_gpus
 from hrm.sim.faults.sizes import fits_whole, with_other_size, with_several_gpus
+from hrm.sim.faults.yielding import with_yielding
 
 __all__ = ["draw", "must_run_at_once"]
 
@@ -106,6 +107,8 @@ def draw(seed: int, limits: Limits | None = None) -> Plan:
         submission_bounds=_submission_bounds(seed, bounds),
         at_once_max=_at_once_max(seed, traits),
     )
+    if "yielding" in traits and "rival-gpus" not in traits:
+        plan = with_yielding(plan)
     if "pipelines" in traits:
         plan = with_pipelines(plan)
     if "queues" not in traits:

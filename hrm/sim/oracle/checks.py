@@ -57,6 +57,7 @@ from hrm.sim.oracle.submission_checks import SubmissionChecks
 from hrm.sim.oracle.waiting_drivers import WaitingDrivers
 from hrm.sim.oracle.waiting_streams import WaitingStreams
 from hrm.sim.oracle.whole_starts import WholeStarts
+from hrm.sim.oracle.yielding import YieldingChecks
 
 __all__ = ["Oracle"]
 
@@ -107,6 +108,7 @@ class Oracle:
         self.bindings = Bindings(self.violated)
         self.estimates = EstimateChecks(self.violated)
         self.stop_causes = StopCauses(self.violated)
+        self.yielding = YieldingChecks(self.violated)
 
     def violated(self, what: str) -> None:
         self.found.append(what)
@@ -220,7 +222,7 @@ class Oracle:
         commands: list[c.NodeCommand],
     ) -> None:
         """Units are valid, no container waits that could run without a delay to others, batch is
-        preempted for streams alone, and orders of old masters have no effect.
+        preempted for streams alone, or yields, and orders of old masters have no effect.
 
         ``acts``: the event made the node start or stop something, or take something in.
         """
@@ -233,6 +235,7 @@ class Oracle:
             )
         if not isinstance(event, e.StopReceived):
             self.found += needless_preemptions(core, commands)
+        self.yielding.after(core, commands, event.now)
         self.overtaking.after(core, commands, event.now)
         self.found += out_of_place(core)
         self.bindings.after(core, event, commands)

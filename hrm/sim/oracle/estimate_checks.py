@@ -2,7 +2,7 @@
 
 No learned run time is longer than the time in which it was observed, whatever crashed, slept or
 came twice meanwhile. What runs is due at some time that is not past. And batch is bound to no unit
-whose cores others may take before.
+whose cores others may take before, but where it starts as soon as others have yielded.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from hrm.core.master.core import MasterCore
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
 from hrm.core.queue.start_rule import due_s
+from hrm.sim.oracle.yielding import starts_soon
 
 __all__ = ["EstimateChecks"]
 
@@ -54,5 +55,6 @@ class EstimateChecks:
             return  # it was preempted there, and keeps its place
         queue = core.master_state.state.find(spec.unit_id)
         shares = queue is not None and len(queue.pool) > 1
-        if queue is not None and shares and spec.container_id in queue.batch_waiting:
+        waits = queue is not None and spec.container_id in queue.batch_waiting
+        if queue is not None and waits and shares and not starts_soon(queue):
             self._violated(f"{spec.container_id} is queued at {spec.unit_id}, which shares cores")

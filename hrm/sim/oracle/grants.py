@@ -28,6 +28,7 @@ from hrm.core.vocabulary.model import (
     is_driver,
 )
 from hrm.sim.faults.labels import meets
+from hrm.sim.oracle.yielding import starts_soon
 
 __all__ = ["Grants"]
 
@@ -249,6 +250,7 @@ class Grants:
                         and queue.unit.preempts
                         and _batch_gives_way(queue)
                     )
+                    or starts_soon(queue)
                 ):
                     self._violated(f"{spec.container_id} of a gang waits at {spec.unit_id}")
 

@@ -106,7 +106,7 @@ class PipelineChecks:
 
     # --- the master -----------------------------------------------------------------------------
 
-    def joining(self, workloads: w.Workloads, event: m.NodeJoined) -> None:
+    def joining(self, workloads: w.PipelinesCore, event: m.NodeJoined) -> None:
         """A worker is about to be taken in."""
         name = event.capacity.name
         workload = workloads.of_worker[ContainerId(name)]
@@ -126,7 +126,7 @@ class PipelineChecks:
 
     def decided(
         self,
-        workloads: w.Workloads,
+        workloads: w.PipelinesCore,
         steps: Iterable[w.WorkloadStep],
         steps_of: Callable[[TaskId], set[str]],
     ) -> None:
@@ -145,7 +145,7 @@ class PipelineChecks:
         if of_worker != workloads.of_worker:
             self._violated("the workers of all workloads are not those of each")
 
-    def _placed_once(self, workloads: w.Workloads, workload: Workload) -> None:
+    def _placed_once(self, workloads: w.PipelinesCore, workload: Workload) -> None:
         """Each live task is in one place of one workload."""
         cluster = workload.cluster
         places = Counter([*cluster.queue, *cluster.stranded, *cluster.away])
@@ -163,7 +163,7 @@ class PipelineChecks:
 
     def _commanded(
         self,
-        workloads: w.Workloads,
+        workloads: w.PipelinesCore,
         command: m.ClusterCommand,
         steps_of: Callable[[TaskId], set[str]],
     ) -> None:

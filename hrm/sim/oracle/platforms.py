@@ -114,7 +114,8 @@ class PlatformChecks:
             platform = container.request.platform
             part = self._parts.get(QueueName(queue), {}).get(platform, 0)
             is_first = held[queue, platform] == container.request.resources.vcores
-            if is_first and not part:
+            is_unknown = core.placement.platforms.is_unknown(QueueName(queue), platform)
+            if is_first and (is_unknown or not part):
                 continue  # it is sent where nothing of its queue has run
             if container.node is None and held[queue, platform] > part:
                 self._violated(

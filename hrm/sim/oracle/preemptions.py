@@ -1,13 +1,15 @@
-"""Batch is preempted for streams, and for nothing else: checked on what a node has ordered.
+"""Batch is preempted for streams, and what yields for anything: checked on what a node has ordered.
 
-A victim is named with the stream that preempts it. Streams of a pool are served in the order of
+A victim is named with the container that preempts it. Streams of a pool are served in the order of
 its units and of their arrival, from what is free, what is ending already, and what earlier victims
-give back. A stream's victims must be enough for it, and each of them needed.
+give back. A stream's victims must be enough for it, and each of them needed. So must those of batch
+be, which all yield; what batch before it may be about to take counts as taken. No other batch is
+preempted for a stream to which enough yields.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 
 from hrm.core.messages import commands as c
 from hrm.core.messages.claims import Entry
@@ -16,6 +18,7 @@ from hrm.core.queue.resource_unit import UnitQueue
 from hrm.core.vocabulary.feasibility import Vector
 from hrm.core.vocabulary.model import ContainerId, ContainerState, EndCause, WorkloadClass
 from hrm.sim.faults.capacity import fits_offer
+from hrm.sim.oracle.yielding import does_yield
 
 __all__ = ["needless_preemptions"]
 
@@ -38,6 +41,8 @@ def needless_preemptions(core: NodeCore, commands: Iterable[c.NodeCommand]) -> l
     pools = {id(queue.pool): queue.pool for queue in core.units.values()}
     waiters = {x for queue in core.units.values() for x in queue.stream_waiting}
     for victim, waiter in victims.items():
+        if does_yield(core, victim) and any(waiter in x.batch_waiting for x in core.units.values()):
+            continue
         if waiter not in waiters:
             found.append(f"{victim} is preempted on {core.name} for {waiter}, which does not wait")
     for pool in pools.values():
@@ -68,9 +73,55 @@ def _pool(core: NodeCore, pool: list[UnitQueue], victims: dict[ContainerId, str]
                 if fits_offer(waiter.demand, _moved(gained[index], index == where, entry, -1)):
                     found.append(f"{entry.container_id} is preempted for {waiter.container_id}, "
                                  f"which fits without")  # fmt: skip
+            if any(not does_yield(core, x.container_id) for _, x in mine) and fits_offer(
+                waiter.demand, _if_all_yielded(core, pool, free[index], index, victims)
+            ):
+                found.append(f"batch is preempted for {waiter.container_id}, and enough yields")
             if served:
                 free = [_moved(x, i == index, waiter, -1) for i, x in enumerate(gained)]
+    return found + _batch(core, pool, free, going)
+
+
+def _batch(
+    core: NodeCore,
+    pool: list[UnitQueue],
+    free: list[Vector],
+    going: dict[str, list[tuple[int, Entry]]],
+) -> list[str]:
+    """What is wrong with what yields to batch. ``free``: after the streams."""
+    found: list[str] = []
+    taken = free
+    for container_id, owner in pool[0].line.items():
+        index = pool.index(owner)
+        waiter = owner.batch_waiting[container_id]
+        for where, entry in going.get(container_id, []):
+            free = [_moved(x, i == where, entry, 1) for i, x in enumerate(free)]
+            taken = [_moved(x, i == where, entry, 1) for i, x in enumerate(taken)]
+        if container_id in going and not fits_offer(waiter.demand, free[index]):
+            found.append(f"containers yield to {container_id} in vain")
+        for where, entry in going.get(container_id, []):
+            if fits_offer(waiter.demand, _moved(taken[index], index == where, entry, -1)):
+                found.append(f"{entry.container_id} yields to {container_id}, which fits without")
+        if fits_offer(waiter.demand, taken[index]):
+            taken = [_moved(x, i == index, waiter, -1) for i, x in enumerate(taken)]
+        if container_id in going:
+            free = [_moved(x, i == index, waiter, -1) for i, x in enumerate(free)]
     return found
+
+
+def _if_all_yielded(
+    core: NodeCore, pool: list[UnitQueue], free: Vector, index: int, ordered: Container[ContainerId]
+) -> Vector:
+    """What would be free at a unit if all ended that yield in its pool, and end by no other order
+    than one of now."""
+    for where, queue in enumerate(pool):
+        for entry in queue.running.values():
+            going = core.containers[entry.container_id].life.state is ContainerState.STOPPING
+            if does_yield(core, entry.container_id) and (
+                entry.container_id in ordered or not going
+            ):
+                free = _moved(free, where == index, entry, 1)
+    return free
 
 
 def _moved(free: Vector, own: bool, entry: Entry, sign: int) -> Vector:

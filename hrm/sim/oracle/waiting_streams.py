@@ -4,7 +4,8 @@ Streams have no end, so one may be queued at a unit only where batch could make 
 while it waits there no batch starts. That is checked for each grant. Once faults have stopped,
 more things have a bound of time: a stream that other streams keep from starting, as one that was
 batch when it was queued, is taken back; batch that fits a unit at which nothing waits starts, and
-so do a gang and a stream if all that they lack fits such units together; and what has waited long
+so do a gang and a stream if all that they lack fits such units together; batch that fits where
+others yield to it is not left without a place; and what has waited long
 at one unit goes to another that could start it, where that is allowed. So does a stream that waits
 for batch which is not preempted, where elsewhere batch would be preempted for it; of several, the
 one that has waited longest. And the stream that has waited longest for all that it lacks gets it
@@ -33,6 +34,7 @@ from hrm.core.vocabulary.model import (
 )
 from hrm.sim.faults.capacity import fits_offer, serves
 from hrm.sim.faults.labels import meets
+from hrm.sim.oracle.yielding import starts_soon
 
 __all__ = ["WaitingStreams"]
 
@@ -79,6 +81,8 @@ class WaitingStreams:
         limits_s = dict.fromkeys(_streams_held_up(core), _LIMIT_S)
         if not self._every_policy:
             limits_s |= dict.fromkeys(_batch_held_up(core, now), _LIMIT_S)
+            # As many rounds, and then the time that those have which yield.
+            limits_s |= dict.fromkeys(_not_yielded_to(core, now), 2 * _LIMIT_S)
             limits_s |= dict.fromkeys(_whole_held_up(core, now), _LIMIT_S)
             limits_s |= dict.fromkeys(_left_in_queues(core, now), _LIMIT_S)
             # Others may have been moved to the same unit until then.
@@ -130,6 +134,36 @@ def _batch_held_up(core: MasterCore, now: float) -> Iterator[str]:
                 if fits_offer(demand, queue.free) and not queue.unit.gpu_only:
                     yield f"{container.container_id} waits, and fits {queue.unit.unit_id}"
                     break
+
+
+def _not_yielded_to(core: MasterCore, now: float) -> Iterator[str]:
+    """Batch that has no place, while at some unit at which nothing else waits it would fit if what
+    yields there ended. Of units that share their cores nothing is counted."""
+    for app in core.master_state.live_applications():
+        if app.record.workload_class is not WorkloadClass.BATCH or app.record.gang_min:
+            continue
+        waiting = [x for x in app.containers.values() if _may_go_anywhere(x, now)]
+        waiting = [x for x in waiting if not x.request.yields]
+        if is_driver(app.application_id) or not waiting:
+            continue
+        avoided = core.master_state.exclusions.avoided(app.application_id, now)
+        units = [*_open(core, _nodes_for(core, app, avoided))]
+        for queue in units:
+            if len(queue.pool) > 1 or queue.unit.gpu_only or not starts_soon(queue):
+                continue
+            free = list(queue.free)
+            for entry in queue.running.values():
+                if entry.yields and not entry.has_no_end:
+                    free = [a + b for a, b in zip(free, entry.demand, strict=True)]
+            for entry in (*queue.stream_waiting.values(), *queue.batch_waiting.values()):
+                free = [a - b for a, b in zip(free, entry.demand, strict=True)]
+            for container in waiting:
+                if fits_offer(demand_vector(container.request.resources), free):
+                    yield (
+                        f"{container.container_id} has no place, and would fit "
+                        f"{queue.unit.unit_id} but for what yields there"
+                    )
+                    return
 
 
 def _whole_held_up(core: MasterCore, now: float) -> Iterator[str]:

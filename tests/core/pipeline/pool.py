@@ -1,7 +1,8 @@
-"""Workloads on a virtual cluster: the cores of master and nodes, and workers that do as told."""
+"""Pipelines on a virtual cluster: the cores of master and nodes, and workers that do as told."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from hrm.core.messages import commands as c
@@ -32,7 +33,7 @@ SMALL = WorkerSize(1, 1024)
 class Pool:
     """``connected``: workers that run and have connected. Tasks run until ``finish``."""
 
-    def __init__(self, virtual: VirtualCluster) -> None:
+    def __init__(self, virtual: VirtualCluster, staying: float = math.inf) -> None:
         self.virtual = virtual
         self.connects = True
         self.connected: dict[ContainerId, ApplicationId] = {}
@@ -41,8 +42,11 @@ class Pool:
         self._count = 0
         self._heard: dict[ApplicationId, int] = {}
         self._answers: dict[int, ApplicationId | HrmError] = {}
-        self.workloads = w.Workloads(
-            self._new_cluster, self._new_id, epoch=lambda: virtual.master.master_state.epoch
+        self.workloads = w.PipelinesCore(
+            self._new_cluster,
+            self._new_id,
+            epoch=lambda: virtual.master.master_state.epoch,
+            staying=lambda _key: staying,
         )
 
     def _new_cluster(self, key: WorkloadKey, ended: dict[TaskId, TaskRecord]) -> PipelineCluster:

@@ -1,4 +1,4 @@
-"""Workloads under the next master: its workers are others, and what comes back is as before."""
+"""PipelinesCore under the next master: its workers are others, and what comes back is as before."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ KEY = WorkloadKey("ana", "", WorkloadClass.BATCH, "p", "", SMALL)
 def _requested(now: float) -> set[str]:
     """The workers that a master requests for two tasks of an earlier one, of whose requests the
     record has the fifth."""
-    workloads = w.Workloads(
+    workloads = w.PipelinesCore(
         lambda _key, ended: PipelineCluster(LeastWait(), RunningMeans(), ended=ended),
         lambda _now: APP,
         epoch=lambda: 2,

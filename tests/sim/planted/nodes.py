@@ -237,13 +237,15 @@ def streams_are_preempted(patch: pytest.MonkeyPatch) -> None:
     """Streams preempt streams, too."""
     victims = preemption._victims
 
-    def any_container(free_of: Any, unit: UnitQueue, waiter: Any, owners: Any, now: float) -> Any:
+    def any_container(
+        free_of: Any, unit: UnitQueue, waiter: Any, owners: Any, now: float, **how: Any
+    ) -> Any:
         kept = {queue: dict(queue.running) for queue in free_of.pool}
         for queue, running in kept.items():
             for entry in running.values():
                 batch = entry._replace(workload_class=WorkloadClass.BATCH)
                 queue.running[entry.container_id] = batch
-        chosen = victims(free_of, unit, waiter, owners, now)
+        chosen = victims(free_of, unit, waiter, owners, now, **how)
         for queue, running in kept.items():
             queue.running.update(running)
         return chosen
@@ -255,8 +257,10 @@ def too_many_are_preempted(patch: pytest.MonkeyPatch) -> None:
     """All batch containers of a unit are preempted where one would be enough."""
     preemptions = preemption.preemptions
 
-    def all_of_them(queue: UnitQueue, ending: Any, owners: Any, now: float) -> list[Preemption]:
-        chosen = preemptions(queue, ending, owners, now)
+    def all_of_them(
+        queue: UnitQueue, ending: Any, owners: Any, now: float, **how: Any
+    ) -> list[Preemption]:
+        chosen = preemptions(queue, ending, owners, now, **how)
         others = [
             Preemption(x.container_id, chosen[-1].waiter)
             for x in queue.running.values()

@@ -14,7 +14,7 @@ from hrm.pipelines.core import workloads
 from hrm.pipelines.core.cluster import PipelineCluster, TaskRecord
 from hrm.pipelines.core.node import PipelineNode
 from hrm.pipelines.core.node_messages import DrainAsked, TaskOutcome
-from hrm.pipelines.core.workloads import Workloads
+from hrm.pipelines.core.workloads import PipelinesCore
 from hrm.sim.actors.pipelines_actor import PipelinesActor
 from hrm.sim.faults.pipeline_plan import PipelineClientPlan
 from hrm.sim.faults.plan import KINDS, TRAITS, Limits, Plan, TimedFault, source
@@ -86,23 +86,23 @@ def numbers_of_an_earlier_master(patch: pytest.MonkeyPatch) -> None:
 
 def mute_workers_are_kept(patch: pytest.MonkeyPatch) -> None:
     """A worker that never connects keeps its place."""
-    patch.setattr(Workloads, "_release_lost", lambda *_: None)
+    patch.setattr(PipelinesCore, "_release_lost", lambda *_: None)
 
 
 def ends_are_forgotten(patch: pytest.MonkeyPatch) -> None:
     """A master does not know how the tasks of an earlier one have ended."""
-    patch.setattr(Workloads, "recover_ended", lambda *_: None)
+    patch.setattr(PipelinesCore, "recover_ended", lambda *_: None)
 
 
 def workloads_that_do_not_end(patch: pytest.MonkeyPatch) -> None:
     """The application of a workload that is over stays."""
-    end = Workloads._end
+    end = PipelinesCore._end
 
-    def end_silently(self: Workloads, *args: Any) -> None:
+    def end_silently(self: PipelinesCore, *args: Any) -> None:
         end(self, *args)
         self._out = [x for x in self._out if not _is_finish(x)]
 
-    patch.setattr(Workloads, "_end", end_silently)
+    patch.setattr(PipelinesCore, "_end", end_silently)
 
 
 def _is_finish(step: Any) -> bool:

@@ -53,7 +53,10 @@ __all__ = [
 ]
 
 LATER = frozenset(
-    {"serial", "sizes", "several-gpus", "labels", "kept-batch", "queues", "pipelines"}
+    {
+        *("serial", "sizes", "several-gpus", "labels", "kept-batch", "queues", "yielding"),
+        "pipelines",
+    }
 )
 """Traits that seeds which found something had not yet, when they did."""
 

@@ -1,0 +1,107 @@
+"""Containers that yield: they use what is idle, and end soon once anything else wants it.
+
+Idle cores are used without a second thought only by what is never in the way. So, at its resource
+unit, a yielding container is on the lowest level of three. One that waits starts when
+nothing else that waits there could use what is free. One that runs is ordered to end by its node,
+without a question to the master, when a stream or batch waits that would start in its place
+(``hrm.core.node.preemption``): it has a short grace period (``yield_grace_s``) to finish its step
+or to give it back. It never ends for another one that yields.
+
+The master counts what yielding containers hold as held, and as capacity *to come* for whatever does
+not yield: where that suffices, such a container may be queued at the unit, and starts within the
+grace period. It does not wait for others there, so this is no share of the future.
+
+Source: HRM's. Borg's best-effort batch and YARN's opportunistic containers are at the same level;
+neither has its node decide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container
+
+from hrm.core.messages.claims import Entry
+from hrm.core.queue.resource_unit import UnitQueue, seen_from
+from hrm.core.vocabulary.feasibility import Vector, leaves, minus, plus
+from hrm.core.vocabulary.model import ContainerId
+
+__all__ = ["makes_way", "serves_waiters", "supposed_starts", "to_come", "yields_there"]
+
+_NOTHING: Vector = (0, 0, 0, 0)
+
+
+def yields_there(queue: UnitQueue) -> bool:
+    """Does something that yields run at the unit, or at one that shares its cores?"""
+    return queue.yielding > 0 if len(queue.pool) == 1 else any(x.yielding for x in queue.pool)
+
+
+def to_come(queue: UnitQueue) -> Vector:
+    """What a container that comes now would find, besides what is free, once those that yield have
+    ended and all that waits before it has started; nothing where that would not be enough for what
+    waits."""
+    found = _left(queue)
+    return _NOTHING if found is None or min(plus(queue.free, found)) < 0 else found
+
+
+def serves_waiters(queue: UnitQueue) -> bool:
+    """Will all start that waits there, as soon as what yields has ended?"""
+    left = _left(queue)
+    return left is not None and min(plus(queue.free, left)) >= 0
+
+
+def _left(queue: UnitQueue) -> Vector | None:
+    """What those that yield hold there, less what waits there; None: none yields."""
+    if not yields_there(queue):
+        return None
+    found = _NOTHING
+    for owner in queue.pool:
+        for entry in owner.running.values() if owner.yielding else ():
+            if entry.gives_way:
+                found = plus(found, seen_from(queue, owner, entry))
+        for entry in (*owner.stream_waiting.values(), *owner.batch_waiting.values()):
+            found = minus(found, seen_from(queue, owner, entry))
+    return found
+
+
+def makes_way(queue: UnitQueue, entry: Entry) -> bool:
+    """Would a new container start once those that yield have ended?"""
+    coming = to_come(queue)
+    return coming != _NOTHING and leaves(plus(queue.free, coming), entry.demand)
+
+
+def supposed_starts(
+    queue: UnitQueue, gone: Container[ContainerId], now: float
+) -> list[tuple[UnitQueue, Entry]]:
+    """The batch of the pool that would start if these running containers had ended, and nothing
+    that yields ran there; with the queue where each waits. Nothing changes."""
+    copies = [_without(each, gone, queue.pool) for each in queue.pool]
+    originals = dict(zip(map(id, copies), queue.pool, strict=True))
+    twins = {id(each): copy for each, copy in zip(queue.pool, copies, strict=True)}
+    line = {container_id: twins[id(owner)] for container_id, owner in queue.line.items()}
+    for copy in copies:
+        copy.pool, copy.line = copies, line
+    owners = dict(line)
+    return [
+        (originals[id(owners[entry.container_id])], entry)
+        for entry in copies[0].start_all(now)
+        if entry.container_id in owners
+    ]
+
+
+def _without(queue: UnitQueue, gone: Container[ContainerId], pool: list[UnitQueue]) -> UnitQueue:
+    """A copy of one queue of a pool, which is not joined to the others yet."""
+    copy = UnitQueue(queue.unit)
+    copy.capacity, copy.free = queue.capacity, queue.free
+    copy.stream_headroom = queue.stream_headroom
+    copy.stream_waiting.update(queue.stream_waiting)
+    copy.batch_waiting.update(queue.batch_waiting)
+    for owner in pool:
+        for container_id, entry in owner.running.items():
+            ends = entry.gives_way or container_id in gone
+            if ends:
+                part = seen_from(queue, owner, entry)
+                copy.free = plus(copy.free, part)
+                if entry.has_no_end:
+                    copy.stream_headroom = plus(copy.stream_headroom, part)
+            elif owner is queue:
+                copy.running[container_id] = entry
+    return copy

@@ -1,0 +1,414 @@
+"""Containers that yield: they use what is idle, and end as soon as anything else wants it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from hrm.core.messages import commands as c
+from hrm.core.messages import events as e
+from hrm.core.messages.claims import Entry
+from hrm.core.node.core import NodeCore
+from hrm.core.node.preemption import preemptions
+from hrm.core.queue.estimate import simulate
+from hrm.core.queue.resource_unit import UnitQueue, queues_of
+from hrm.core.queue.wait_table import WaitTable
+from hrm.core.tenancy.queue_spec import QueueSpec, spec_from
+from hrm.core.vocabulary.bounds import YIELD_GRACE_S, Bounds
+from hrm.core.vocabulary.model import (
+    ApplicationId,
+    ContainerId,
+    ContainerSpec,
+    ContainerState,
+    EndCause,
+    Gpu,
+    NodeName,
+    Resources,
+    ResourceUnit,
+    ResourceUnitId,
+    WorkloadClass,
+)
+from hrm.core.vocabulary.partitioning import BindingMode, Core, Hardware, Partitioning, partition
+from hrm.testing.virtual import VirtualCluster, unit
+
+BATCH, STREAM = WorkloadClass.BATCH, WorkloadClass.STREAM
+ONE = Resources(1, 1024)
+TWO = Resources(2, 1024)
+GPU = Resources(1, 1024, 1000)
+HALVES = (spec_from("root.a", {"guaranteed": "50%"}), spec_from("root.b", {"guaranteed": "50%"}))
+SOON_S = int(YIELD_GRACE_S) + 2
+
+
+def entry(
+    name: str, vcores: int, *, yields: bool = False, cls: WorkloadClass = BATCH, run_s: float = 60.0
+) -> Entry:
+    return Entry(ContainerId(name), cls, (vcores, 512, 0, 1), run_s, yields=yields)
+
+
+def lazy(name: str, vcores: int = 1) -> Entry:
+    return entry(name, vcores, yields=True)
+
+
+def unit_with(*running: Entry, vcores: int = 4) -> UnitQueue:
+    """A unit where these run, started one second after the other."""
+    queue = UnitQueue(unit("n1", vcores=vcores, run_limit=16))
+    for number, each in enumerate(running):
+        queue.run(each, 10.0 + number)
+    return queue
+
+
+def victims(queue: UnitQueue, *ending: str, preempts_batch: bool = True) -> list[tuple[str, str]]:
+    named = set(map(ContainerId, ending))
+    found = preemptions(queue, named, {}, 100.0, preempts_batch=preempts_batch)
+    return [(x.victim, x.waiter) for x in found]
+
+
+def started(queue: UnitQueue) -> list[str]:
+    return [x.container_id for x in queue.start_all(100.0)]
+
+
+# --- the order of starts at a unit ------------------------------------------------------------
+
+
+def test_among_themselves_those_start_that_fit_in_order_of_arrival() -> None:
+    queue = unit_with(entry("b", 1))
+    for each in (lazy("y1", 2), lazy("y2", 2), lazy("y3", 1), lazy("y4", 1)):
+        queue.enqueue(each)
+    assert started(queue) == ["y1", "y3"]
+
+
+def test_batch_that_came_later_starts_before() -> None:
+    queue = unit_with()
+    queue.enqueue(lazy("y", 3))
+    queue.enqueue(entry("b", 2))
+    assert started(queue) == ["b"]
+
+
+def test_none_passes_batch_for_which_capacity_collects() -> None:
+    queue = unit_with(entry("b", 3, run_s=1_000.0))
+    queue.enqueue(entry("large", 2))
+    queue.enqueue(lazy("y", 1))
+    assert started(queue) == []
+    queue.remove(ContainerId("large"))
+    assert started(queue) == ["y"]
+
+
+def test_what_streams_alone_keep_from_starting_holds_up_none() -> None:
+    queue = unit_with(entry("s", 3, cls=STREAM))
+    queue.enqueue(entry("large", 2))
+    queue.enqueue(lazy("y", 1))
+    assert started(queue) == ["y"]
+
+
+def test_none_starts_while_a_stream_waits() -> None:
+    queue = unit_with(entry("b", 3))
+    queue.enqueue(entry("s", 2, cls=STREAM))
+    queue.enqueue(lazy("y", 1))
+    assert started(queue) == []
+
+
+def test_what_has_become_a_stream_yields_no_more() -> None:
+    queue = unit_with(lazy("y", 4))
+    queue.reclassify(ContainerId("y"), STREAM)
+    queue.enqueue(entry("b", 1))
+    assert victims(queue) == []
+    queue.reclassify(ContainerId("y"), BATCH)
+    assert victims(queue) == [("y", "b")]
+
+
+# --- what is ordered to end ---------------------------------------------------------------------
+
+
+def test_as_few_as_needed_end_the_newest_first() -> None:
+    queue = unit_with(lazy("y1"), lazy("y2"), lazy("y3"), lazy("y4"))
+    queue.enqueue(entry("b", 2))
+    assert victims(queue) == [("y4", "b"), ("y3", "b")]
+
+
+def test_what_is_ending_counts_as_capacity_to_come() -> None:
+    queue = unit_with(lazy("y1"), lazy("y2"), entry("old", 1), lazy("y4"))
+    queue.enqueue(entry("b", 2))
+    assert victims(queue, "old") == [("y4", "b")]
+    assert victims(queue, "old", "y4") == []
+
+
+def test_none_ends_for_another_that_yields() -> None:
+    queue = unit_with(lazy("y1", 4))
+    queue.enqueue(lazy("y2"))
+    assert victims(queue) == []
+
+
+def test_none_ends_where_that_would_not_be_enough() -> None:
+    queue = unit_with(entry("old", 3), lazy("y"))
+    queue.enqueue(entry("b", 2))
+    assert victims(queue) == []
+
+
+@pytest.mark.parametrize(("run_s", "ends"), [(1_000.0, False), (5.0, True)])
+def test_none_ends_for_what_a_reservation_would_hold_up(run_s: float, ends: bool) -> None:
+    queue = unit_with(entry("old", 2, run_s=130.0), lazy("y1"), lazy("y2"))
+    queue.enqueue(entry("first", 4))
+    queue.enqueue(entry("b", 1, run_s=run_s))
+    assert victims(queue) == ([("y2", "b")] if ends else [])
+
+
+def test_a_stream_takes_from_what_yields_before_other_batch() -> None:
+    queue = unit_with(lazy("y1"), lazy("y2"), entry("young", 2))
+    queue.enqueue(entry("s", 1, cls=STREAM))
+    assert victims(queue) == [("y2", "s")]
+    queue.enqueue(entry("s2", 3, cls=STREAM))
+    assert victims(queue) == [("y2", "s"), ("y1", "s2"), ("young", "s2")]
+
+
+def test_where_batch_is_not_preempted_for_streams_what_yields_is() -> None:
+    queue = unit_with(lazy("y"), entry("b", 3))
+    queue.enqueue(entry("s", 1, cls=STREAM))
+    assert victims(queue, preempts_batch=False) == [("y", "s")]
+    queue.enqueue(entry("s2", 2, cls=STREAM))
+    assert victims(queue, preempts_batch=False) == [("y", "s")]
+
+
+def test_what_yields_at_a_sibling_ends_for_the_cores_that_they_share() -> None:
+    hardware = Hardware(
+        cores=tuple(Core(number) for number in range(4)),
+        memory_mib=8192,
+        gpus=(Gpu(index=0, memory_mib=1000),),
+    )
+    queues = queues_of(partition(NodeName("n1"), hardware, Partitioning(mode=BindingMode.SHARED)))
+    cpu, gpu = (queues[x] for x in queues)
+    cpu.run(lazy("y", 4), 10.0)
+    gpu.enqueue(Entry(ContainerId("b"), BATCH, (1, 512, 900, 1), 60.0))
+    assert victims(gpu) == victims(cpu) == [("y", "b")]
+    cpu.enqueue(lazy("y2"))
+    cpu.remove(ContainerId("y"))
+    assert started(cpu) == ["b", "y2"]
+
+
+def spec(name: str, resources: Resources, *, yields: bool = False) -> ContainerSpec:
+    return ContainerSpec(
+        container_id=ContainerId(name),
+        application_id=ApplicationId(f"app-of-{name}"),
+        executor_id="1",
+        resource_profile_id=0,
+        workload_class=BATCH,
+        resources=resources,
+        unit_id=ResourceUnitId("n1/cpu"),
+        yields=yields,
+    )
+
+
+def test_its_node_gives_it_time_to_end_its_step_also_when_its_agent_has_restarted() -> None:
+    core = NodeCore(NodeName("n1"), (unit("n1", vcores=4),), yield_grace_s=3.0)
+    core.handle(
+        e.ContainerAdopted(now=1.0, spec=spec("y", Resources(4, 512), yields=True), started_at_s=0)
+    )
+    out = core.handle(e.AssignReceived(now=2.0, epoch=1, spec=spec("b", ONE)))
+    (stop,) = (x for x in out if isinstance(x, c.StopProcess))
+    assert (stop.container_id, stop.cause, stop.decommission) == ("y", EndCause.PREEMPTED, True)
+    assert stop.grace_s == 3.0
+    (ended,) = (x for x in core.statuses() if x.container_id == "y")
+    assert ended.yields and not ended.preempted, "its replacement stands first nowhere"
+
+
+# --- estimates ------------------------------------------------------------------------------------
+
+
+def test_what_yields_is_due_within_its_grace_period() -> None:
+    queue = unit_with(lazy("y1", 2), entry("b", 2, run_s=500.0))
+    assert simulate((2, 512, 0, 1), queue.image(), 100.0) == YIELD_GRACE_S
+    assert simulate((4, 512, 0, 1), queue.image(), 100.0) > 100.0
+
+
+def test_the_table_of_waits_agrees_at_any_time() -> None:
+    queues = [
+        unit_with(lazy("y1", 2), entry("b", 2, run_s=500.0)),
+        unit_with(entry("b", 2, run_s=95.0), entry("y", 2, yields=True, run_s=92.0)),
+        unit_with(entry("b", 4, run_s=95.0)),
+    ] * 4
+    table = WaitTable()
+    table.stale.update(range(len(queues)))
+    table.update(lambda row: queues[row].image(), len(queues))
+    rows = np.arange(len(queues))
+    for now in (100.0, 101.0, 104.0, 120.0):
+        for demand in ((2, 512, 0, 1), (4, 512, 0, 1)):
+            waits = table.waits_s(demand, rows, now)
+            expected = [simulate(demand, queue.image(), now) for queue in queues]
+            assert waits.tolist() == expected
+
+
+# --- a cluster, with what is there by default ---------------------------------------------------
+
+
+def cluster(
+    *queues: QueueSpec, nodes: int = 2, bounds: Bounds | None = None, schedulers: int = 2
+) -> VirtualCluster:
+    """Whatever is preempted takes all of its grace period."""
+    units = [unit(f"n{number}", 4) for number in range(nodes)]
+    return VirtualCluster(
+        units, queues=queues, bounds=bounds, schedulers=schedulers, drain_s=1_000.0
+    )
+
+
+def fill(
+    virtual: VirtualCluster, executors: int, size: Resources = ONE, queue: str = ""
+) -> ApplicationId:
+    """An application whose containers yield, and that wants so many."""
+    app = virtual.submit(0, queue=queue)
+    virtual.request(app, range(1, executors + 1), size, yields=True)
+    virtual.settle()
+    return app
+
+
+def running(virtual: VirtualCluster, app: ApplicationId) -> int:
+    return len(virtual.app(app).in_state(ContainerState.RUNNING))
+
+
+def test_what_is_idle_is_used() -> None:
+    virtual = cluster()
+    idle = fill(virtual, 20)
+    assert running(virtual, idle) == 8
+
+
+def test_batch_gets_what_others_yield_within_the_grace_period() -> None:
+    virtual = cluster()
+    idle = fill(virtual, 20)
+    spark = virtual.submit(3, TWO)
+    virtual.advance(SOON_S)
+    assert running(virtual, spark) == 3
+    assert running(virtual, idle) == 2, "no more than needed ended, and all is used"
+
+
+def test_no_more_is_taken_than_is_wanted_by_several() -> None:
+    virtual = cluster()
+    idle = fill(virtual, 8)
+    first, second = virtual.submit(2, TWO), virtual.submit(2, ONE)
+    virtual.advance(SOON_S)
+    assert (running(virtual, first), running(virtual, second)) == (2, 2)
+    assert running(virtual, idle) == 2
+
+
+def test_what_others_yield_is_taken_rather_than_a_place_behind_batch() -> None:
+    virtual = cluster()
+    other = virtual.submit(0)
+    virtual.request(other, [1], Resources(4, 1024), expected_duration_s=3.0)
+    idle = fill(virtual, 4)
+    assert (running(virtual, other), running(virtual, idle)) == (1, 4)
+    spark = virtual.submit(4)
+    virtual.advance(SOON_S)
+    assert running(virtual, spark) == 4
+
+
+def test_a_gang_starts_once_others_have_yielded() -> None:
+    virtual = cluster()
+    fill(virtual, 8)
+    spark = virtual.submit(3, TWO, gang_min=3)
+    virtual.advance(SOON_S)
+    assert running(virtual, spark) == 3
+
+
+def test_a_stream_takes_from_what_yields_and_from_no_other_batch() -> None:
+    virtual = cluster()
+    idle = fill(virtual, 4)
+    batch = virtual.submit(4)
+    virtual.settle()
+    stream = virtual.submit(2, TWO, STREAM)
+    virtual.advance(SOON_S)
+    assert (running(virtual, stream), running(virtual, batch)) == (2, 4)
+    assert running(virtual, idle) == 0
+
+
+def test_a_new_master_knows_what_yields() -> None:
+    virtual = cluster()
+    idle = fill(virtual, 8)
+    virtual.restart_master()
+    virtual.attach(idle)
+    for node in virtual.nodes.values():
+        virtual.register(node)
+    virtual.advance(virtual.bounds.recovery_window_s + 2.0)
+    assert running(virtual, idle) == 8
+    spark = virtual.submit(2, TWO, gang_min=2)
+    virtual.advance(SOON_S)
+    assert running(virtual, spark) == 2
+
+
+@pytest.mark.parametrize("queue", ["a", "b"])
+@pytest.mark.parametrize("schedulers", [1, 2])
+def test_queues_do_not_keep_it_from_what_others_yield(queue: str, schedulers: int) -> None:
+    """Nothing is reclaimed, and both queues want more than they have."""
+    virtual = cluster(*HALVES, bounds=Bounds(queue_preemption=False), schedulers=schedulers)
+    idle = fill(virtual, 30, queue="a")
+    other = fill(virtual, 30, queue="b")
+    assert running(virtual, idle) + running(virtual, other) == 8
+    spark = virtual.submit(4, queue=queue)
+    virtual.advance(SOON_S + 2)
+    assert running(virtual, spark) == 4
+
+
+def test_it_waits_at_a_unit_whatever_others_want_and_claims_no_guarantee() -> None:
+    virtual = cluster(*HALVES)
+    batch = virtual.submit(30, queue="b")
+    virtual.settle()
+    assert running(virtual, batch) == 8
+    idle = fill(virtual, 1, queue="a")
+    virtual.advance(Bounds().queue_reclaim_wait_s + 30)
+    assert virtual.states(idle) == {"waiting": 1}
+    assert virtual.master.placement.reclaim.preempted == 0
+
+
+def test_a_queue_that_claims_its_guarantee_takes_from_what_yields_first() -> None:
+    """Nodes do not let it wait for what yields there."""
+    virtual = cluster(*HALVES, bounds=Bounds(queue_reclaim_wait_s=0.0))
+    idle = fill(virtual, 4, queue="a")
+    young = virtual.submit(4, queue="a")
+    virtual.settle()
+    claimant = virtual.submit(2, TWO, queue="b")
+    virtual.advance(30)
+    assert running(virtual, claimant) == 2
+    assert (running(virtual, young), running(virtual, idle)) == (4, 0)
+
+
+def test_batch_that_waits_moves_to_where_others_yield() -> None:
+    virtual = cluster(nodes=1)
+    virtual.submit(4)
+    virtual.settle()
+    waits = virtual.submit(1)
+    virtual.settle()
+    assert virtual.states(waits) == {"waiting": 1}
+    virtual.add_node(unit("n2", 4))
+    idle = fill(virtual, 4)
+    assert running(virtual, idle) == 4
+    virtual.advance(virtual.bounds.relocation_wait_s + 2)
+    assert virtual.states(waits) == {}, "it is returned"
+    virtual.request(waits, [2])
+    virtual.advance(SOON_S)
+    assert running(virtual, waits) == 1
+
+
+def gpu_unit(node: str) -> ResourceUnit:
+    return ResourceUnit(
+        unit_id=ResourceUnitId(f"{node}/gpu0"), capacity=Resources(16, 20_000, 4_000), run_limit=16
+    )
+
+
+@pytest.mark.parametrize("preemption", [False, True])
+def test_gpus_that_are_yielded_are_shared_fairly_by_those_that_want_them(preemption: bool) -> None:
+    bounds = Bounds(gpu_preemption=preemption)
+    virtual = VirtualCluster([gpu_unit("n1"), gpu_unit("n2")], bounds=bounds, drain_s=1_000.0)
+    idle = fill(virtual, 20, GPU)
+    assert running(virtual, idle) == 8
+    first, second = virtual.submit(20, GPU), virtual.submit(20, GPU)
+    virtual.advance(SOON_S + 2)
+    assert (running(virtual, first), running(virtual, second)) == (4, 4)
+    assert running(virtual, idle) == 0
+
+
+def test_what_waits_for_others_to_yield_is_not_returned_to_claim_a_guarantee_elsewhere() -> None:
+    virtual = cluster(*HALVES, bounds=Bounds(queue_reclaim_wait_s=0.0), schedulers=1)
+    virtual.submit(4, queue="a")
+    virtual.settle()
+    fill(virtual, 4, queue="a")
+    spark = virtual.submit(2, queue="b")
+    virtual.advance(SOON_S)
+    assert running(virtual, spark) == 2
+    assert virtual.app(spark).ended_ids == set(), "none was returned"
+    assert virtual.master.placement.reclaim.preempted == 0
