@@ -161,7 +161,8 @@ class PipelineClients:
             return plan.pipeline.name in self.refused_by
         if why.startswith("subtask "):
             return task.fails or self._happened("step-crash")
-        return self._lacks_its_queue(why)
+        is_killed = any(f"{x} has ended: killed" in why for x in self.killed)
+        return is_killed or self._lacks_its_queue(why)
 
 
 class _PipelineClient:

@@ -118,7 +118,8 @@ class PipelinesActor:
         """Take over the tasks of an earlier master."""
         now = self._master.now()
         recovery_s = self._world.plan.workload_bounds.recovery_s
-        self._world.oracle.pipelines.master_began(now, recovery_s, self._attempts_before)
+        checks = self._world.oracle.pipelines
+        checks.master_began(now, recovery_s, self._attempts_before, self._disk.others)
         self._recover(now)
         self._master.clock.after(TICK_S, self._tick)
 

@@ -34,13 +34,17 @@ class PipelineChecks:
         """Steps that a worker has run to their end, of a placement as numbered on the wire."""
         self._yielding: set[str] = set()
         self._recovering_until_s = 0.0
+        self._recovered: set[str] = set()
         self._came_back: dict[TaskId, NodeName] = {}
         """Of tasks of earlier masters: the first worker that came back with each in time."""
         self._finished: set[TaskId] = set()
         self._placed: dict[TaskId, tuple[NodeName, int]] = {}
         self._attempts_before = 0
 
-    def master_began(self, now: float, recovery_s: float, attempts_before: int) -> None:
+    def master_began(
+        self, now: float, recovery_s: float, attempts_before: int, disk: Mapping[str, Any]
+    ) -> None:
+        self._recovered = {task_id for task_id, kept in disk.items() if kept.outcome is None}
         self._finished.clear()
         self._placed.clear()
         self._came_back.clear()
@@ -110,8 +114,8 @@ class PipelineChecks:
         gone = [x for x, worker in self._came_back.items() if worker == name and x not in here]
         for task_id in gone:
             del self._came_back[task_id]
-        for task_id, attempt in event.tasks:
-            is_old = attempt <= 0 and task_id in workload.cluster.tasks
+        for task_id, _ in event.tasks:
+            is_old = task_id in self._recovered and task_id in workload.cluster.tasks
             if is_old and event.now < self._recovering_until_s and task_id not in self._placed:
                 self._came_back.setdefault(task_id, name)
 
