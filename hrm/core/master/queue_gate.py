@@ -411,11 +411,12 @@ class QueueGate:
         if not at_once:
             self._leave(app, some)
         for container in some:
+            request = container.request
+            if request.yields_on_loan and request.yields != on_loan:
+                container.request = replace(request, yields=on_loan)
             container.withheld = False
-            if container.request.resources.gpu_memory_mib:
+            if request.resources.gpu_memory_mib:
                 self._master_state.gpus.changed(container)
-            if on_loan and container.request.yields_on_loan:
-                container.request = replace(container.request, yields=True)
         if self.platforms.divides:
             if on_loan:
                 self.platforms.forget(some)
