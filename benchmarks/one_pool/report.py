@@ -234,7 +234,8 @@ def _chaos(document: dict[str, Any]) -> str:
             back = "not again" if death["back_s"] is None else (
                 f"again after {death['back_s'] - death['died_s']:.1f} s"
             )  # fmt: skip
-            lines.append(f"- `{death['name']}`: SIGKILL; started {back}")
+            at = f"SIGKILL {death['died_s']:.0f} s after the beginning"
+            lines.append(f"- `{death['name']}`: {at}; started {back}")
     return "\n".join(lines)
 
 

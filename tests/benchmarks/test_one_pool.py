@@ -330,8 +330,8 @@ def test_the_document_compares_halves_with_the_pool_and_the_stream_with_itself_a
     body = report(found)
     assert "| makespan, halves over pool | 1.400 [" in body
     assert "a makespan's ratio of 1.33" in body
-    assert "`node-1`: SIGKILL; started again after 3.0 s" in body
-    assert "`master`: SIGKILL; started not again" in body
+    assert "`node-1`: SIGKILL 30 s after the beginning; started again after 3.0 s" in body
+    assert "`master`: SIGKILL 50 s after the beginning; started not again" in body
     assert "4 were placed again. All right" in body
 
 
