@@ -326,6 +326,8 @@ def test_the_document_compares_halves_with_the_pool_and_the_stream_with_itself_a
     assert pool["utilisation"] == pytest.approx(900 / 110 / 18, abs=1e-4)
     assert (pool["makespan_s"], pool["jobs_s"], pool["tasks_s"]) == (110.0, 90.0, 100.0)
     assert pool["stream_task_p95_s"] == 3.0
+    alone = found["arms"][ALONE]
+    assert (alone["makespan_s"], alone["utilisation"]) == (None, None)
     json.dumps(found)
     body = report(found)
     assert "| makespan, halves over pool | 1.400 [" in body
