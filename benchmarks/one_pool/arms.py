@@ -164,15 +164,17 @@ def run_arm(
             flow = _flow(arm, cluster, plan, text, directory, ending)
             ending.enter_context(kept_up(backlog if arm.works else None))
             feed.begin_window()
+            begin_s = backlog.begun_s or time.time()
+            chaos = None
+            if arm.chaos:
+                chaos = Chaos(plan, cluster.daemons, lambda: time.time() - begin_s)
+                ending.callback(chaos.finish)
             running = _Running(
-                *(arm, plan, stream, backlog, flow),
-                Chaos(plan, cluster.daemons, now) if arm.chaos else None,
+                *(arm, plan, stream, backlog, flow, chaos),
                 MachineUse({cluster.mark}, stream.process.process.pid, directory),
-                begin_s=backlog.begun_s or time.time(),
+                begin_s=begin_s,
                 limit_s=plan.limit_s,
             )
-            if running.chaos is not None:
-                ending.callback(running.chaos.finish)
             while not running.is_over():
                 running.turn()
             running.used.sample()

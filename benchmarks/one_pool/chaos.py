@@ -28,7 +28,7 @@ class Death:
 
 @dataclass(slots=True)
 class Chaos:
-    """Who dies when, and who has died."""
+    """What dies when, and what has died. ``clock``: seconds since the beginning of the run."""
 
     plan: Plan
     daemons: Daemons

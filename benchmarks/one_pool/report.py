@@ -87,9 +87,9 @@ def _arm_figures(runs: Sequence[Run], plan: Plan) -> dict[str, Any]:
         "tasks_s": middle(lambda run: run.tasks_s),
         "utilisation": middle(lambda run: run.utilisation(plan.capacity)),
         "backlog_utilisation": middle(lambda run: run.backlog_utilisation(plan.capacity)),
-        "backlog_s": middle(lambda run: run.backlog_s),
-        "spark_slot_s": middle(lambda run: run.spark_slot_s),
-        "pipeline_slot_s": middle(lambda run: run.pipeline_slot_s),
+        "backlog_s": middle(lambda run: run.backlog_s or None),
+        "spark_slot_s": middle(lambda run: run.spark_slot_s or None),
+        "pipeline_slot_s": middle(lambda run: run.pipeline_slot_s or None),
         **{
             f"stream_{name}_s": round(percentile(durations_s, share), 3) if durations_s else None
             for name, share in _SHARES.items()
@@ -234,7 +234,8 @@ def _chaos(document: dict[str, Any]) -> str:
             back = "not again" if death["back_s"] is None else (
                 f"again after {death['back_s'] - death['died_s']:.1f} s"
             )  # fmt: skip
-            lines.append(f"- `{death['name']}`: SIGKILL; started {back}")
+            at = f"SIGKILL {death['died_s']:.0f} s after the beginning"
+            lines.append(f"- `{death['name']}`: {at}; started {back}")
     return "\n".join(lines)
 
 

@@ -326,12 +326,14 @@ def test_the_document_compares_halves_with_the_pool_and_the_stream_with_itself_a
     assert pool["utilisation"] == pytest.approx(900 / 110 / 18, abs=1e-4)
     assert (pool["makespan_s"], pool["jobs_s"], pool["tasks_s"]) == (110.0, 90.0, 100.0)
     assert pool["stream_task_p95_s"] == 3.0
+    alone = found["arms"][ALONE]
+    assert (alone["makespan_s"], alone["utilisation"]) == (None, None)
     json.dumps(found)
     body = report(found)
     assert "| makespan, halves over pool | 1.400 [" in body
     assert "a makespan's ratio of 1.33" in body
-    assert "`node-1`: SIGKILL; started again after 3.0 s" in body
-    assert "`master`: SIGKILL; started not again" in body
+    assert "`node-1`: SIGKILL 30 s after the beginning; started again after 3.0 s" in body
+    assert "`master`: SIGKILL 50 s after the beginning; started not again" in body
     assert "4 were placed again. All right" in body
 
 
