@@ -2,9 +2,9 @@
 
 Each pair gets a new cluster (``live``): a master and two agents. The same tasks are submitted
 through ``hrm.pipelines.Client``, some at a time; when half of them have ended and the second node
-has work, its agent is killed with SIGKILL and stays away. Every result is compared with that of
-``Pipeline.run_here`` (``outputs``), and every task must end once: at the client, and in the
-master's log.
+has work, its agent and its workers are killed with SIGKILL and stay away. Every result is compared
+with that of ``Pipeline.run_here`` (``outputs``), and every task must end once: at the client, and
+in the master's log.
 
 The GPUs are declared: GPU versions run on the CPU, and the times say nothing about a GPU.
 """
@@ -194,7 +194,7 @@ def run_pair(directory: Path, pair: Pair, jobs: Sequence[Job], limit_s: float = 
     """
     with live.cluster(directory, pair.cluster, pair.node) as cluster:
         with Client(cluster.address, token_path=cluster.token_file) as client:
-            cluster.join(client)
+            cluster.join()
             flow = _Flow(client, jobs)
             on_victim = -1
             started_s = time.monotonic()
@@ -210,8 +210,12 @@ def run_pair(directory: Path, pair: Pair, jobs: Sequence[Job], limit_s: float = 
 
 
 def _kill_if_busy(cluster: Cluster, client: Client, anyway: bool) -> int:
-    """Kill the agent if it has tasks; returns how many, -1: it lives."""
-    has = next((one.tasks for one in client.tasks().nodes if one.capacity.node == VICTIM), 0)
+    """Kill the agent and its workers if they have tasks; returns how many, -1: it lives."""
+    has = sum(
+        one.tasks
+        for one in client.tasks().nodes
+        if one.tasks and cluster.has(VICTIM, one.capacity.node)
+    )
     if not has and not anyway:
         return -1
     cluster.kill(VICTIM)

@@ -9,6 +9,7 @@ seven (``ldwp``), so that there are still enough when one is killed.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -19,6 +20,8 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
+
+import psutil
 
 from benchmarks.common import REPOSITORY, cache_dir
 from benchmarks.processes import (
@@ -34,13 +37,13 @@ from benchmarks.processes import (
 from hrm import rpc
 from hrm.master.node_policies import NodePolicies
 from hrm.master.policy_service import save_modes
-from hrm.pipelines import Client
 from hrm.pipelines.policies import corun
 from hrm.pipelines.policies.cluster import LEARNED
 from hrm.pipelines.sim.scenario import NODE_TYPES, NodeType
 from hrm.pipelines.sim.worker import MEMORY_SHARE
 from hrm.policies.guard import GuardMode
-from hrm.v1 import policy_pb2
+from hrm.v1 import admin_pb2, policy_pb2
+from hrm.v1.admin_pb2_grpc import AdminServiceStub
 from hrm.v1.policy_pb2_grpc import PolicyServiceStub
 
 __all__ = ["Cluster", "Decisions", "Node", "cluster", "nodes_of"]
@@ -51,7 +54,7 @@ _ENDED = re.compile(r"\] task ended .*\btask=(\S+)")
 
 
 class Node(NamedTuple):
-    """What a node has for pipelines. ``gpu_memory_mib``: of each of its ``gpus``."""
+    """What a node offers. ``gpu_memory_mib``: of each of its ``gpus``."""
 
     name: str
     platform: str
@@ -120,6 +123,7 @@ class Cluster:
             *("master", "--port", "0", "--state-dir", str(directory / "master")),
             *("--token-file", str(self.token_file), "--pipeline-policy", cluster_policy),
             *("--heartbeat-interval-s", "0.5", "--node-timeout-s", "5"),
+            *("--pipeline-worker-idle-s", "1"),
         )
         address = directory / "master" / "address"
         try:
@@ -157,7 +161,7 @@ class Cluster:
 
         wait_until(holds, READY_S, what)
 
-    def join(self, client: Client) -> None:
+    def join(self) -> None:
         """Start the agents and wait until the master has them."""
         for node in self.nodes:
             gpu = {"memory_mib": node.gpu_memory_mib, "name": node.gpu}
@@ -167,21 +171,29 @@ class Cluster:
                 *("--work-dir", str(self.directory / node.name), "--isolation", "none"),
                 *("--run-as", "off"),
                 *("--token-file", str(self.token_file), "--platform", node.platform),
-                # More than the machine has, so that nothing is pinned: all share its cores.
-                *("--cores", str(node.cores + (os.cpu_count() or 1) + 1)),
-                *("--memory-mib", str(node.memory_mib + 256)),
-                *("--gpus", json.dumps([gpu] * node.gpus), "--pipeline-gpus", str(node.gpus)),
-                *("--pipeline-cores", str(node.cores)),
-                *("--pipeline-memory-mib", str(node.memory_mib)),
+                # Nothing is pinned: all share this machine's cores.
+                *("--cores", str(node.cores), "--memory-mib", str(node.memory_mib)),
+                *("--gpus", json.dumps([gpu] * node.gpus)),
                 *("--pipeline-policy", self.node_policy),
             )
-        self._until(lambda: len(client.tasks().nodes) == len(self.nodes), "the agents join")
+        self._until(lambda: asyncio.run(self._living()) == len(self.nodes), "the agents join")
+
+    async def _living(self) -> int:
+        async with rpc.channel(self.address, rpc.read_token(self.token_file)) as channel:
+            request = admin_pb2.ListNodesRequest(states=["NODE_STATE_ALIVE"])
+            answer = await AdminServiceStub(channel).ListNodes(request, timeout=READY_S)
+        return len(answer.nodes)
+
+    def has(self, name: str, worker: str) -> bool:
+        """Whether the node has that worker's directory."""
+        return next((self.directory / name).rglob(worker), None) is not None
 
     def kill(self, name: str) -> None:
-        """SIGKILL for the agent; its workers end with it."""
+        """SIGKILL for the agent and its workers, as when the node itself dies."""
         agent = self._agents.pop(name)
         os.killpg(agent.process.pid, signal.SIGKILL)
         agent.process.wait(10)
+        _end_all(self.directory / name)
 
     def ends_reported(self) -> Counter[str]:
         """How often the master has ended each task, according to its log."""
@@ -189,11 +201,11 @@ class Cluster:
         return Counter(_ENDED.findall(text))
 
     def refusals(self) -> int:
-        """Starts of node policies that were not allowed, or calls that failed; all nodes, by their
-        logs."""
+        """Starts of node policies that were not allowed, or calls that failed; all workers, by
+        their logs."""
         total = 0
-        for node in self.nodes:
-            lines = _events(self.log(node.name), "the node policy was not followed")
+        for log in self.directory.rglob("stderr*"):
+            lines = _events(log, "the node policy was not followed")
             total += sum(max(int(str(one[key])) for one in lines) if lines else 0
                          for key in ("refused", "failed"))  # fmt: skip
         return total
@@ -215,7 +227,19 @@ class Cluster:
         """End everything, agents first."""
         for one in [*self._agents.values(), self._master]:
             one.end()
+        for node in self.nodes:
+            _end_all(self.directory / node.name)
         sweep(self._mark)
+
+
+def _end_all(work_dir: Path) -> None:
+    """End what an agent has started, by its directory: containers have an environment of their
+    own, and outlive the agent."""
+    for process in psutil.process_iter(["cwd", "cmdline"]):
+        known = [process.info["cwd"] or "", *(process.info["cmdline"] or ())]
+        if any(one.startswith(f"{work_dir}/") for one in known):
+            with contextlib.suppress(psutil.Error):
+                process.kill()
 
 
 def _events(log: Path, event: str) -> list[dict[str, object]]:

@@ -138,10 +138,12 @@ class FakeWorker:
         self.name = name
         self._outgoing: asyncio.Queue[pb.NodePipelineMessage] = asyncio.Queue()
         node = Node(capacity(name, cores=1))
+        load = pw.from_load(node.core.load(0.0))
+        load.policies.extend(register.pop("policies", ()))
         message = pb.RegisterPipelineNode(
             capacity=pw.from_capacity(node.core.capacity),
             identity=identity,
-            load=pw.from_load(node.core.load(0.0)),
+            load=load,
             **register,
         )
         self.send_update(register=message)

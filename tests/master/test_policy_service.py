@@ -29,11 +29,10 @@ from hrm.pipelines.policies import cluster
 from hrm.pipelines.policies.cluster.guarded import GuardedClusterPolicy
 from hrm.policies import model_files
 from hrm.policies.guard import GuardMode, GuardRegistry
-from hrm.v1 import pipeline_pb2, pipeline_pb2_grpc, policy_pb2_grpc
+from hrm.v1 import pipeline_pb2, policy_pb2_grpc
 from hrm.v1 import policy_pb2 as pb
-from hrm.wire import pipelines as pw
 from hrm.wire import policies as policy_wire
-from tests.core.pipeline.building import capacity
+from tests.master.pipeline_service import FakeWorker, Served, request, serving
 from tests.master.test_services import TIMEOUT_S, Running, refused, running
 from tests.policies.cluster.views import all_fit, set_model, task_of, view_of
 
@@ -160,81 +159,82 @@ def test_modes_are_kept_and_a_damaged_file_is_reported(tmp_path: Path) -> None:
 async def test_a_full_disk_is_reported_in_the_log_and_fails_no_call(
     tmp_path: Path, policy: GuardedClusterPolicy
 ) -> None:
-    async with running(tmp_path) as master:
-        one, _ = await _node(tmp_path, master, "n1")
+    async with serving(tmp_path) as at:
+        master = at.master
+        one = await _worker(at, "a")
+        await one.receive("data")
+        await one.receive("place")
         state_dir = tmp_path / "master"
         for name in (MODES_FILE, NODE_MODES_FILE):  # directories, which no file can replace
             (state_dir / name / "in-the-way").mkdir(parents=True)
         with structlog.testing.capture_logs() as logs:
             assert (await _set(master, "ldwp-set", "canary-10")).mode == "canary-10"
             assert policy.guard.mode is GuardMode.CANARY_10
-            assert list((await _set(master, "iawp", "on")).nodes) == ["n1"]
-        assert (await _orders(one)).mode == "on"
+            assert list((await _set(master, "iawp", "on")).nodes) == [one.name]
+        assert (await _order(one)).mode == "on"
         reported = [entry["event"] for entry in logs if entry["log_level"] == "warning"]
         assert len(reported) == 2 and all("cannot keep the modes" in text for text in reported)
         assert not list(state_dir.glob(".*partial"))
-        one.cancel()
 
 
-async def _node(tmp_path: Path, master: Running, name: str) -> tuple[Any, Any]:
-    """A node's stream, and the master's messages on it."""
-    register = pipeline_pb2.RegisterPipelineNode(
-        capacity=pw.from_capacity(capacity(name)),
-        identity=name,
-        load=pipeline_pb2.PipelineLoad(policies=[_report(mode="shadow", asked=3)]),
-    )
-    call = pipeline_pb2_grpc.PipelineServiceStub(master.channel).Connect(timeout=TIMEOUT_S)
-    await call.write(pipeline_pb2.NodePipelineMessage(register=register))
-    assert (await call.read()).WhichOneof("message") == "registered"
-    return call, register
+async def _worker(at: Served, task_id: str) -> FakeWorker:
+    """The first worker of a task of a user of its own."""
+    await at.stub.Submit(request(task_id=task_id, user=f"user-{task_id}"))
+    policies = [_report(mode="shadow", asked=3)]
+    worker = at.worker(task_id, policies=policies)
+    await worker.receive("registered")
+    return worker
 
 
 def _report(**fields: Any) -> pb.LearnedPolicy:
     return pb.LearnedPolicy(policy="iawp", kind="node", heuristic="pats", model="m", **fields)
 
 
-async def _orders(call: Any) -> pb.PolicyOrder:
-    while True:
-        message = await call.read()
-        if message.WhichOneof("message") == "policy":
-            order = message.policy
-            assert isinstance(order, pb.PolicyOrder)
-            return order
+async def _order(worker: FakeWorker) -> pb.PolicyOrder:
+    order = await worker.receive("policy")
+    assert isinstance(order, pb.PolicyOrder)
+    return order
 
 
-async def test_policies_of_nodes_are_shown_by_node_and_their_modes_sent(tmp_path: Path) -> None:
-    async with running(tmp_path) as master:
-        one, _ = await _node(tmp_path, master, "n1")
-        two, _ = await _node(tmp_path, master, "n2")
+async def test_policies_of_nodes_are_shown_by_worker_and_their_modes_sent(tmp_path: Path) -> None:
+    async with serving(tmp_path) as at:
+        master = at.master
+        one, two = await _worker(at, "a"), await _worker(at, "b")
+        for worker in (one, two):
+            await worker.receive("data")
+            await worker.receive("place")
         result = await _set(master, "iawp", "canary-10")
-        assert (list(result.nodes), result.kind, result.mode) == (["n1", "n2"], "node", "canary-10")
-        orders = [await _orders(call) for call in (one, two)]
+        assert list(result.nodes) == sorted((one.name, two.name))
+        assert (result.kind, result.mode) == ("node", "canary-10")
+        orders = [await _order(worker) for worker in (one, two)]
         assert [order.mode for order in orders] == ["canary-10", "canary-10"]
         assert orders[0].order == orders[1].order > 0
         output = _report(mode="canary-10", asked=9, fallbacks={"stale-snapshot": 2})
-        load = pipeline_pb2.PipelineLoad(policies=[output])
-        await one.write(pipeline_pb2.NodePipelineMessage(load=load))
+        one.send_update(load=pipeline_pb2.PipelineLoad(policies=[output]))
         async with asyncio.timeout(TIMEOUT_S):
-            while (found := (await _shown(master, policy="iawp")).policies)[0].asked != 9:
-                pass
-        assert [(each.node, each.mode) for each in found] == [("n1", "canary-10"), ("n2", "shadow")]
-        assert dict(found[0].fallbacks) == {"stale-snapshot": 2}
+            while True:
+                found = {x.node: x for x in (await _shown(master, policy="iawp")).policies}
+                if found[one.name].asked == 9:
+                    break
+        assert (found[one.name].mode, found[two.name].mode) == ("canary-10", "shadow")
+        assert dict(found[one.name].fallbacks) == {"stale-snapshot": 2}
         with refused(grpc.StatusCode.NOT_FOUND, "in use: iawp. Which"):
             await _set(master, "ldwp", "on")
-        await two.done_writing()
+        two.hang_up()
         async with asyncio.timeout(TIMEOUT_S):
             while len((await _shown(master)).policies) > 1:
                 pass
-        one.cancel()
-    async with running(tmp_path) as master:
+    async with serving(tmp_path) as at:
+        master = at.master
         with refused(grpc.StatusCode.NOT_FOUND, "in use: none"):
             await _set(master, "iawp", "on")
-        three, _ = await _node(tmp_path, master, "n3")
-        assert await _orders(three) == orders[0], "it outlives the master, with its number"
+        three = await _worker(at, "c")
+        assert await _order(three) == orders[0], "it outlives the master, with its number"
         again = await _set(master, "iawp", "canary-10")
-        assert list(again.nodes) == ["n3"]
-        assert (await _orders(three)).order > orders[0].order, "said again, it counts again"
-        three.cancel()
+        assert list(again.nodes) == [three.name]
+        await three.receive("data")
+        await three.receive("place")
+        assert (await _order(three)).order > orders[0].order, "said again, it counts again"
 
 
 def test_damaged_orders_are_reported(tmp_path: Path) -> None:

@@ -288,7 +288,7 @@ async def test_a_store_of_schema_1_is_taken_over(tmp_path: Path) -> None:
     await store.put_run_time(_run_time("a", 1.0))
     store.close()
     with sqlite3.connect(path) as new:
-        assert new.execute("SELECT value FROM meta WHERE key = 'schema'").fetchall() == [("8",)]
+        assert new.execute("SELECT value FROM meta WHERE key = 'schema'").fetchall() == [("9",)]
 
 
 async def test_run_times_of_schema_5_are_taken_over(tmp_path: Path) -> None:

@@ -67,9 +67,9 @@ def loans_that_do_not_end(patch: pytest.MonkeyPatch) -> None:
 
     def for_good(
         self: QueueGate, app: Application, some: list[Container], now: float, *,
-        on_loan: bool = False,
+        on_loan: bool = False, at_once: bool = False,
     ) -> None:  # fmt: skip
-        move(self, app, some, now, on_loan=on_loan)
+        move(self, app, some, now, on_loan=on_loan, at_once=at_once)
         if on_loan:
             self._usage.on_loan = _Forever(self._usage.on_loan)
 
@@ -171,7 +171,8 @@ def users_wait_for_each_other(patch: pytest.MonkeyPatch) -> None:
         self: PassingRules, tree: accounts.AccountTree, account: QueueAccount, app: Application,
         amount: Governed,
     ) -> str:  # fmt: skip
-        waiting = self._lines[account.name].users.keys() | {app.record.user}
+        line = self._lines.get(account.name)
+        waiting = {app.record.user} | (line.users.keys() if line is not None else set())
         many = len(self._usage.users[account.name].keys() | waiting)
         part = max(1 / many, account.spec.minimum_user_limit)
         share = tree.share(account)
