@@ -68,7 +68,8 @@ class WorkloadKey(NamedTuple):
 @dataclass(slots=True, eq=False)
 class Worker:
     """A container of a workload. ``runs``: it has connected. ``started_at_s``: its container runs
-    since then. ``busy_at_s``: when it last had a task, or connected."""
+    since then. ``busy_at_s``: when it last had a task, or connected. ``adopted``: an earlier master
+    has requested it, so that it may have a task before it has connected."""
 
     container_id: ContainerId
     executor_id: str
@@ -76,6 +77,7 @@ class Worker:
     runs: bool = False
     released: bool = False
     yields: bool = False
+    adopted: bool = False
     started_at_s: float = math.inf
     busy_at_s: float = math.inf
 

@@ -453,7 +453,7 @@ class PipelinesCore:
         """First those that wait for a place, then those that have had nothing to do for a while."""
         rows = workload.cluster.table.nodes
         idle_s = self.bounds.worker_idle_s
-        free = [x for x in has if not x.runs]
+        free = [x for x in has if not x.runs and not x.adopted]
         for worker in has:
             row = rows.get(NodeName(worker.container_id))
             has_task = row is not None and bool(row.placed)
@@ -496,7 +496,8 @@ class PipelinesCore:
         if worker is None:
             if status.state is ContainerState.ENDED or workload.ending:
                 return
-            worker = self._add(workload, status.executor_id)  # requested from an earlier master
+            worker = self._add(workload, status.executor_id)
+            worker.adopted = True
         worker.node = status.node or worker.node
         if status.state is ContainerState.RUNNING and worker.started_at_s == math.inf:
             worker.started_at_s = now

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
-from hrm.core.vocabulary.model import ApplicationId, NodeName, WorkloadClass
+from hrm.core.vocabulary.model import (
+    ApplicationId,
+    ContainerState,
+    ContainerStatus,
+    NodeName,
+    WorkloadClass,
+    container_id_of,
+)
 from hrm.pipelines.core import cluster_messages as m
 from hrm.pipelines.core import workloads as w
 from hrm.pipelines.core.cluster import LeastWait, PipelineCluster
@@ -18,9 +25,11 @@ APP = ApplicationId("pipelines-1-1-0001")
 KEY = WorkloadKey("ana", "", WorkloadClass.BATCH, "p", "", SMALL)
 
 
-def _requested(now: float) -> set[str]:
-    """The workers that a master requests for two tasks of an earlier one, of whose requests the
-    record has the fifth."""
+def _taken_over(
+    now: float, *containers: ContainerStatus
+) -> tuple[w.PipelinesCore, list[w.WorkloadStep]]:
+    """The next master's, with two tasks of an earlier one and the containers that nodes have
+    reported; of the earlier one's requests the record has the fifth."""
     workloads = w.PipelinesCore(
         lambda _key, ended: PipelineCluster(LeastWait(), RunningMeans(), ended=ended),
         lambda _now: APP,
@@ -28,10 +37,14 @@ def _requested(now: float) -> set[str]:
     )
     steps = workloads.recover(APP, KEY, [task("t"), task("u")], now, is_known=True)
     admitted = c.ApplicationAdmitted(
-        application_id=APP, epoch=2, containers=(), last_executor_number=5
+        application_id=APP, epoch=2, containers=containers, last_executor_number=5
     )
     for _ in ("registered", "attached"):
         steps = workloads.reply_received(APP, c.Reply(call_id=0, result=admitted), now)
+    return workloads, steps
+
+
+def _requested(steps: list[w.WorkloadStep]) -> set[str]:
     return {
         request.executor_id
         for step in steps
@@ -40,13 +53,47 @@ def _requested(now: float) -> set[str]:
     }
 
 
+def _released(steps: list[w.WorkloadStep]) -> set[str]:
+    return {
+        executor_id
+        for step in steps
+        if isinstance(step, w.ReportToMaster) and isinstance(step.event, e.ContainersReleased)
+        for executor_id in step.event.executor_ids
+    }
+
+
+def _running(executor_id: str) -> ContainerStatus:
+    return ContainerStatus(
+        container_id=container_id_of(APP, executor_id),
+        application_id=APP,
+        executor_id=executor_id,
+        resource_profile_id=0,
+        workload_class=WorkloadClass.BATCH,
+        resources=SMALL.resources,
+        state=ContainerState.RUNNING,
+        node=NodeName("n1"),
+    )
+
+
 def test_no_two_masters_number_workers_alike() -> None:
     """A record may be older than the last requests, and their workers may run somewhere; a store
     may be an older copy, and the epochs of two masters the same."""
-    first, second = _requested(1_700_000_000.0), _requested(1_700_000_000.5)
+    first, second = (_requested(_taken_over(1_700_000_000.0 + x)[1]) for x in (0.0, 0.5))
     assert len(first) == len(second) == 2
     assert not {str(x) for x in range(1, 100_000)} & (first | second)
     assert not first & second
+
+
+def test_requests_are_taken_back_before_a_worker_that_may_have_a_task() -> None:
+    """Those that have come back with their nodes have not connected yet."""
+    now = 1_700_000_000.0
+    workloads, steps = _taken_over(now, _running("3"))
+    (requested,) = _requested(steps)
+    steps = workloads.notice_received(APP, c.ContainerChanged(status=_running("4")), now)
+    steps += workloads.ticked(now)
+    assert _released(steps) == {requested}
+    for second in range(60):
+        assert not _released(workloads.ticked(now + second)), second
 
 
 def test_what_a_worker_brings_back_counts_as_work_there() -> None:
