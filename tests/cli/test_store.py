@@ -127,7 +127,7 @@ WRONG: dict[str, tuple[Callable[[Path], Any], str]] = {
         lambda state: (state / "lock").mkdir(), "Is a directory: ",
     ),
     "files is a file": (lambda state: (state / "files").touch(), "File exists: "),
-    "pipelines is a file": (lambda state: (state / "pipelines").touch(), "File exists: "),
+    "pipelines is a file": (lambda state: (state / "pipelines").touch(), "Not a directory: "),
     "the address is a directory": (
         lambda state: (state / "address").mkdir(), "Is a directory: ",
     ),

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import psutil
 import pytest
 from pipeline_samples import sample_steps
 
@@ -135,8 +136,21 @@ class PipelineCluster:
             if process.poll() is None:
                 process.kill()
                 process.wait(10)
+        for name in self.agents:  # containers outlive an agent that was killed
+            for process_id in of_directory(self.directory / name):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(process_id, signal.SIGKILL)
         for log in self._logs:
             log.close()
+
+
+def of_directory(work_dir: Path) -> list[int]:
+    """The processes of the containers that an agent has started in its work directory."""
+    return [
+        process.pid
+        for process in psutil.process_iter(["cmdline"])
+        if any(part.startswith(f"{work_dir}/") for part in process.info["cmdline"] or ())
+    ]
 
 
 class Client:

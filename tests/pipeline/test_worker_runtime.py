@@ -22,7 +22,7 @@ from hrm.pipelines.core import node_messages as m
 from hrm.pipelines.core.model import TaskId
 from hrm.pipelines.core.node_messages import TaskOutcome
 from hrm.pipelines.worker.document import read_document
-from hrm.pipelines.worker.runtime import WorkerRuntime
+from hrm.pipelines.worker.runtime import ALONE_S, WorkerRuntime
 from hrm.v1 import pipeline_pb2 as pb
 from tests.pipeline.played_master import (
     LIMIT_S,
@@ -40,9 +40,11 @@ FAILED = pb.PIPELINE_TASK_OUTCOME_FAILED
 GIVEN_BACK = pb.PIPELINE_TASK_OUTCOME_GIVEN_BACK
 
 
-def made(directory: Path, address: str = "127.0.0.1:1", **more: Any) -> WorkerRuntime:
+def made(
+    directory: Path, address: str = "127.0.0.1:1", alone_s: float = ALONE_S, **more: Any
+) -> WorkerRuntime:
     about = document(directory, master=address, **more)
-    return WorkerRuntime(about, directory, lambda: rpc.channel(address, "t"))
+    return WorkerRuntime(about, directory, lambda: rpc.channel(address, "t"), alone_s)
 
 
 @pytest.fixture
@@ -96,6 +98,22 @@ async def test_a_task_is_run_and_its_result_kept_until_it_is_acknowledged(tmp_pa
         master.hang_up()
         assert not (await master.receive("register")).tasks
         assert not directories(tmp_path) and not runtime._unacknowledged
+
+
+async def test_one_without_a_master_ends_once_it_has_nothing_to_run(tmp_path: Path) -> None:
+    async with playing() as master:
+        runtime = made(tmp_path, master.address, alone_s=0.0)
+        await runtime.start()
+        await master.receive("register")
+        master.place("t", "slow", 1.5)
+        await until_run(runtime)
+        assert not runtime.broken.is_set(), "it has a master"
+    try:
+        async with asyncio.timeout(LIMIT_S):
+            await runtime.broken.wait()
+        assert len(runtime._unacknowledged) == 1, "its step has ended first"
+    finally:
+        await runtime.close()
 
 
 @pytest.mark.parametrize(

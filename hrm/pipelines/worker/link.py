@@ -1,13 +1,15 @@
 """A worker's stream to the master: kept up permanently, with pauses up to a bound.
 
 While it is down the worker continues; what was not acknowledged is sent again after the next
-registration. All failures are retried: whoever wants the worker to end has its container ended. A
-result is read from its file piece by piece, as fast as the stream accepts it.
+registration. All failures are retried: whoever wants the worker to end has its container ended, and
+one whose master does not come back ends itself (``runtime``). A result is read from its file piece
+by piece, as fast as the stream accepts it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Any
 
@@ -47,6 +49,12 @@ class WorkerLink(MasterStream[pb.NodePipelineMessage, pb.MasterPipelineMessage])
         self._on_message = on_message
         self._load = load
         self._up = False
+        self._down_since_s = time.monotonic()
+
+    @property
+    def down_s(self) -> float:
+        """Since when there is no stream; 0 while there is one."""
+        return 0.0 if self._up else time.monotonic() - self._down_since_s
 
     def send(self, *messages: pb.NodePipelineMessage) -> None:
         self.send_each(messages)
@@ -79,6 +87,7 @@ class WorkerLink(MasterStream[pb.NodePipelineMessage, pb.MasterPipelineMessage])
                 return
             if self._up:
                 self._backoff.succeeded()
+                self._down_since_s = time.monotonic()
             self._up = False
             _log.warning("no stream to the master; retrying", why=problem.message)
             await self._pause()

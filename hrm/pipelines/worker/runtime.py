@@ -45,6 +45,9 @@ _PERIOD_S = 1.0
 _PROFILE_S = 4.0
 _PROFILE_SAMPLES = 16
 _FLUSH_LIMIT_S = 3.0
+ALONE_S = 3_600.0
+"""A worker that has nothing to run, and has had no master for so long, ends: its agent may be dead,
+and then nobody else would end it."""
 _ON_DECLARED = "on a declared GPU: it has no device, its GPU version ran on the CPU"
 _log = structlog.get_logger("hrm.pipelines.worker")
 
@@ -61,8 +64,10 @@ class WorkerRuntime:
         document: WorkerDocument,
         directory: Path,
         open_channel: Callable[[], grpc.aio.Channel],
+        alone_s: float = ALONE_S,
     ) -> None:
         """``directory``: of the container."""
+        self._alone_s = alone_s
         self.document = document
         self._identity = uuid.uuid4().hex
         self._dirs = TaskDirs(directory / "tasks")
@@ -87,7 +92,8 @@ class WorkerRuntime:
         self._refusals_reported = (0, 0)
         self._all_over = asyncio.Event()
         self.broken = asyncio.Event()
-        """Set after a bug in the core: its state may be inconsistent, so this worker ends."""
+        """This worker ends: after a bug in the core, whose state may be inconsistent, or because
+        its master has been away for too long."""
         self._wake = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._link = WorkerLink(
@@ -148,6 +154,11 @@ class WorkerRuntime:
             if now - sampled_s < _PERIOD_S:
                 continue
             sampled_s = now
+            if self._link.down_s >= self._alone_s and not self.core.tasks:
+                _log.error(
+                    "no master any more, and nothing to run: ending", master=self.document.master
+                )
+                self.broken.set()
             self._report_refusals()
             self._processes.end_idle()
             try:
