@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +16,7 @@ from hrm.config import MasterSettings
 from hrm.core.vocabulary.model import NodeName
 from hrm.errors import InvalidConfig, InvalidRequest
 from hrm.pipelines.core.model import TaskId
+from hrm.pipelines.master import kept_tasks
 from hrm.pipelines.master.settings import pipeline_policy
 from hrm.pipelines.master.streams import WorkerStream
 from hrm.policies.guard import GuardRegistry
@@ -23,6 +27,7 @@ from tests.core.pipeline.building import BOTH, Node, capacity, pipeline, subtask
 from tests.master.pipeline_service import DONE, refused, request, serving
 from tests.master.submitting import ENDED, RUNNING, agent
 from tests.master.test_result_files import SlowDisk, content, emptied
+from tests.master.test_services import TIMEOUT_S
 from tests.spark.fake_master import until
 
 CPU = pb.SubtaskDevice.SUBTASK_DEVICE_CPU
@@ -154,6 +159,62 @@ async def test_a_result_that_is_not_whole_fails_its_task(tmp_path: Path) -> None
 # --- streams of workers ------------------------------------------------------------------------
 
 
+def _run(order: pb.PlacePipelineTask, **fields: Any) -> pb.PipelineRun:
+    kind = order.pipeline.subtasks[0].kind
+    base: dict[str, Any] = {
+        "subtask": "a", "row": pb.PipelineRow(kind=kind, bucket=0), "device": CPU, "ran_s": 1.0,
+        "outcome": pb.SubtaskOutcome.Value("SUBTASK_OUTCOME_DONE"),
+    }  # fmt: skip
+    return pb.PipelineRun(attempt=order.attempt, timing=pb.SubtaskTiming(**(base | fields)))
+
+
+async def test_a_run_that_cannot_have_been_is_ignored_and_no_more_are_kept_than_can_be(
+    tmp_path: Path,
+) -> None:
+    """Users' code runs beside the worker, with its token."""
+    async with serving(tmp_path) as at:
+        worker, order = await at.placed("t")
+        gpu = pb.SubtaskDevice.SUBTASK_DEVICE_GPU
+        worker.send_update(run=_run(order, device=gpu, gpu_memory_mib=5))
+        worker.send_update(run=_run(order, subtask="b"))
+        worker.send_update(run=_run(order, row=pb.PipelineRow(kind="another", bucket=0)))
+        for _ in range(100):
+            worker.send_update(run=_run(order))
+        worker.send_update(load=pb.PipelineLoad(cpu=0.5))
+        record = at.tasks.workloads.find(TaskId("t"))
+        assert record is not None
+        worker.end(order.attempt, b"result")
+        await worker.receive("acknowledge")
+        assert 0 < len(record.timings) < 100
+        assert {(x.key.subtask, x.device.value) for x in record.timings} == {("a", "cpu")}
+
+
+async def test_modules_that_cannot_be_written_are_accepted_with_no_task(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = [pb.SourceFile(path="a.py", content=b"x = 1")]
+    full, begun = threading.Event(), threading.Event()
+
+    def write(path: Path, content: bytes) -> None:
+        begun.set()
+        assert full.wait(TIMEOUT_S)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    async with serving(tmp_path) as at:
+        with monkeypatch.context() as patch:
+            patch.setattr(kept_tasks, "write_durably", write)
+            both = [at.stub.Submit(request(task_id=x, files=files)) for x in ("t", "u")]
+            await asyncio.to_thread(begun.wait, TIMEOUT_S)
+            with refused(grpc.StatusCode.UNAVAILABLE, "being accepted"):
+                await at.stub.Submit(request(task_id="t", files=files))
+            full.set()
+            for one in both:
+                with refused(grpc.StatusCode.RESOURCE_EXHAUSTED, "No space"):
+                    await one
+        await at.stub.Submit(request(task_id="v", files=files))
+        assert len(list((tmp_path / "master/pipelines/code").iterdir())) == 1
+
+
 async def test_a_worker_that_comes_back_keeps_its_task(tmp_path: Path) -> None:
     async with serving(tmp_path) as at:
         worker, order = await at.placed("t")
@@ -282,11 +343,8 @@ async def test_one_that_placed_a_task_and_its_steps_is_listed(tmp_path: Path) ->
     async with serving(tmp_path) as at:
         worker, order = await at.placed("t")
         for number, (decided_by, why) in enumerate([("iawp", ""), ("pats", "over-budget: 12 ms")]):
-            timing = pb.SubtaskTiming(
-                subtask="a", device=CPU, run=number, outcome=pb.SUBTASK_OUTCOME_DONE,
-                placed_by=decided_by, fallback=why,
-            )  # fmt: skip
-            worker.send_update(run=pb.PipelineRun(attempt=order.attempt, timing=timing))
+            run = _run(order, run=number, placed_by=decided_by, fallback=why)
+            worker.send_update(run=run)
         worker.end(order.attempt, b"result")
         await worker.receive("acknowledge")
         (task,) = (await at.stub.List(pb.ListPipelineTasksRequest(all=True))).tasks
@@ -307,7 +365,7 @@ async def test_the_master_replies_while_an_input_is_written(
     async with serving(tmp_path) as at:
         first = at.stub.Submit(request(task_id="t"))
         await disk.writing()
-        with refused(grpc.StatusCode.ALREADY_EXISTS, "t is there already"):
+        with refused(grpc.StatusCode.UNAVAILABLE, "t is being accepted"):
             await at.stub.Submit(request(task_id="t"))
         assert not (await at.stub.List(pb.ListPipelineTasksRequest())).tasks
         disk.go_on.set()

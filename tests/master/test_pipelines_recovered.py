@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -17,7 +18,15 @@ from hrm.pipelines.core.model import TaskId
 from hrm.pipelines.master import settings as pipeline_settings
 from hrm.v1 import common_pb2
 from hrm.v1 import pipeline_pb2 as pb
-from tests.master.pipeline_service import FakeWorker, Served, refused, request, serving
+from tests.master.pipeline_service import (
+    DONE,
+    LIMIT_S,
+    FakeWorker,
+    Served,
+    refused,
+    request,
+    serving,
+)
 from tests.master.submitting import RUNNING, Agent, agent
 from tests.spark.fake_master import until
 
@@ -138,3 +147,33 @@ async def test_a_task_whose_input_is_lost_with_the_disk_is_cancelled_and_says_so
         assert end.outcome == pb.PIPELINE_TASK_OUTCOME_CANCELLED
         assert "lost from the master's disk" in end.message
         assert at.tasks.workloads.find(TaskId("t")) is not None and not at.live
+
+
+async def test_an_end_that_is_not_on_the_disk_leaves_the_task_as_it_was(tmp_path: Path) -> None:
+    """The master dies after its worker has reported the end, and before that is written."""
+    first, then = tmp_path / "first", tmp_path / "then"
+    async with serving(first) as at:
+        worker, order = await at.placed("t", result_key=bytes(32))
+        store = at.tasks._kept._store
+        put, asked = store.put_pipeline_task, asyncio.Event()
+        go_on = asyncio.Event()
+
+        async def later(stored: pb.StoredPipelineTask) -> None:
+            asked.set()
+            await go_on.wait()
+            await put(stored)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(store, "put_pipeline_task", lambda x: asyncio.ensure_future(later(x)))
+            worker.end(order.attempt, b"result")
+            async with asyncio.timeout(LIMIT_S):
+                await asked.wait()
+            names = {x.name for x in (first / "master/pipelines/files").iterdir()}
+            assert names == {"t.in", "t.out"}, "either will do"
+            await asyncio.to_thread(shutil.copytree, first / "master", then / "master")
+            go_on.set()
+            assert (await at.ended("t")).outcome == DONE
+        await at.tasks.files.settled(TaskId("t"))
+        assert {x.name for x in (first / "master/pipelines/files").iterdir()} == {"t.out"}
+    async with serving(then) as at:
+        assert at.live == ["t"] and at.tasks.files.has_input(TaskId("t"))

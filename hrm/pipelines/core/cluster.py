@@ -59,6 +59,8 @@ __all__ = [
 ]
 
 _RATE_WINDOW_S = 60.0
+_TIMINGS_FACTOR = 16
+"""Runs of a task that are kept, to those that its steps may have in one placement."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -274,6 +276,8 @@ class PipelineCluster:
         if record is None:
             return
         timing = event.report.timing
+        if not _is_possible(record, timing):
+            return
         record.timings.append(timing)
         capacity = self.table.nodes[event.name].capacity
         if timing.outcome is RunOutcome.DONE:
@@ -393,7 +397,8 @@ class PipelineCluster:
             else:
                 self._again(record, event.now, f"node {name} came back without it")
         for task_id, attempt in event.tasks:
-            if self.away.pop(task_id, None) is not None:  # an earlier master placed it there
+            if attempt <= 0 and self.away.pop(task_id, None) is not None:
+                # An earlier master placed it there.
                 record = self.tasks[task_id]
                 record.node, record.attempt, record.why = name, attempt, "it was there before"
                 self.table.declare(record.spec.pipeline, record.spec.size_mb)
@@ -558,3 +563,13 @@ def _by(what: str, decided_by: str, fallback: str) -> str:
     return (
         f"{what} by {decided_by}{', not by the policy in charge: ' if fallback else ''}{fallback}"
     )
+
+
+def _is_possible(record: TaskRecord, timing: SubtaskTiming) -> bool:
+    """Whether a step of the task can have run so. Users' code runs beside a worker, and may say
+    what it wants; what it says is kept until the task ends."""
+    steps = record.spec.pipeline.subtasks
+    step = next((x for x in steps if x.name == timing.key.subtask), None)
+    if step is None or timing.device not in step.devices or timing.row.kind != step.kind:
+        return False
+    return len(record.timings) < _TIMINGS_FACTOR * sum(x.attempts for x in steps)

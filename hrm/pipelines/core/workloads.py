@@ -497,7 +497,7 @@ class PipelinesCore:
             if status.state is ContainerState.ENDED or workload.ending:
                 return
             worker = self._add(workload, status.executor_id)
-            worker.adopted = True
+            worker.adopted = status.state not in (ContainerState.ASSIGNED, ContainerState.WAITING)
         worker.node = status.node or worker.node
         if status.state is ContainerState.RUNNING and worker.started_at_s == math.inf:
             worker.started_at_s = now

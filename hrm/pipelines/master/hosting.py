@@ -37,6 +37,8 @@ from hrm.pipelines.core.workloads import (
 __all__ = ["WorkloadHost"]
 
 CALL_TIMEOUT_S = 15.0
+_ASKED_MAX = 60
+_ASK_AGAIN_S = 1.0
 log = structlog.get_logger("master.pipelines")
 
 
@@ -78,12 +80,16 @@ class WorkloadHost:
             raise
         except Exception as error:
             log.critical("core of pipelines failed", exc_info=True)
-            if not self._master.stopped.done():
-                failed = HrmError(f"pipelines could not be processed: {error!r}")
-                self._master.stopped.set_result(failed)
+            self.stop_master(error)
             return
         for step in steps:
             self._carry_out(step)
+
+    def stop_master(self, error: Exception) -> None:
+        """After a bug: what its state may be is not known."""
+        if not self._master.stopped.done():
+            failed = HrmError(f"pipelines could not be processed: {error!r}")
+            self._master.stopped.set_result(failed)
 
     def _carry_out(self, step: WorkloadStep) -> None:
         outboxes = self._master.application_outboxes
@@ -105,21 +111,36 @@ class WorkloadHost:
                 self._follow(step.command)
 
     async def _ask(self, step: AskMaster) -> None:
-        """Make the call that a step is about, and pass on the reply."""
+        """Make the call that a step is about, and pass on the reply. What has been accepted by an
+        earlier master does not fail because this one is busy or its disk full: that is asked
+        again."""
         event, app_id = step.event, step.application_id
+        was_accepted = isinstance(event, e.ApplicationAttached) or bool(event.application_id)
         reply: c.Reply | c.Refuse
-        try:
-            if isinstance(event, e.ApplicationRegistered):
-                groups = await self.groups_of(event.user)
-                event = replace(event, launch=self._launch(app_id, event.user), groups=groups)
-            result = await self._master.call(
-                lambda call_id: replace(event, now=clock.now(), call_id=call_id)
-            )
-            reply = c.Reply(call_id=0, result=result)
-        except HrmError as error:
-            log.warning("a workload is refused", application=app_id, why=error.message)
-            reply = c.Refuse(call_id=0, error=error)
+        for left in reversed(range(_ASKED_MAX if was_accepted else 1)):
+            try:
+                reply = c.Reply(call_id=0, result=await self._call(event, app_id))
+                break
+            except HrmError as error:
+                reply = c.Refuse(call_id=0, error=error)
+                passes = left > 0 and isinstance(error, Unavailable)
+                log.warning(
+                    "a workload is refused", application=app_id, why=error.message, again=passes
+                )
+                if not passes:
+                    break
+                await asyncio.sleep(_ASK_AGAIN_S)
         self.carry_out(partial(self._workloads.reply_received, app_id, reply, clock.now()))
+
+    async def _call(
+        self, event: e.ApplicationRegistered | e.ApplicationAttached, app_id: ApplicationId
+    ) -> c.CallResult:
+        if isinstance(event, e.ApplicationRegistered):
+            groups = await self.groups_of(event.user)
+            event = replace(event, launch=self._launch(app_id, event.user), groups=groups)
+        return await self._master.call(
+            lambda call_id: replace(event, now=clock.now(), call_id=call_id)
+        )
 
     def _launch(self, application_id: ApplicationId, user: str) -> LaunchContext:
         """What its workers need to start. They end on SIGTERM, once their steps have."""

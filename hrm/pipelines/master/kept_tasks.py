@@ -55,6 +55,8 @@ class KeptTasks:
         self._directory = directory
         self.live: dict[TaskId, pb.StoredPipelineTask] = {}
         self._shared: WeakValueDictionary[str, Code] = WeakValueDictionary()
+        """Those that are on the disk."""
+        self._writing: dict[str, asyncio.Task[Code]] = {}
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
 
     # --- modules --------------------------------------------------------------------------------
@@ -72,17 +74,24 @@ class KeptTasks:
         known = self._shared.get(name)
         if known is not None:
             return known
-        code = self._shared[name] = Code(raw, files, name)
-        message = pipeline_stream.kept_code(files.items(), raw=raw)
+        writing = self._writing.get(name)
+        if writing is None:
+            writing = asyncio.create_task(self._write_code(Code(raw, files, name)))
+            self._writing[name] = writing
+            writing.add_done_callback(lambda _: self._writing.pop(name, None))
         try:
-            await asyncio.to_thread(
-                write_durably, self._directory / name, message.SerializeToString()
-            )
+            return await asyncio.shield(writing)
         except OSError as error:
             raise LimitReached(
                 f"modules cannot be written to {self._directory}: {error.strerror}; free some "
                 f"space on the master"
             ) from error
+
+    async def _write_code(self, code: Code) -> Code:
+        message = pipeline_stream.kept_code(code.files.items(), raw=code.raw)
+        path = self._directory / code.digest
+        await asyncio.to_thread(write_durably, path, message.SerializeToString())
+        self._shared[code.digest] = code
         return code
 
     def _read_code(self, digest: str) -> Code | None:
@@ -100,6 +109,8 @@ class KeptTasks:
 
     def drop_unused(self) -> None:
         """Remove the files of modules that no live task has. Blocks for as long as that takes."""
+        if self._writing:
+            return  # not what is being written; next time
         used = {task.code for task in self.live.values()} | set(self._shared.keys())
         for path in self._directory.iterdir():
             if path.name not in used:
@@ -141,6 +152,10 @@ class KeptTasks:
         """It is not accepted."""
         if self.live.pop(task_id, None) is not None:
             self._store.forget_pipeline_task(task_id)
+
+    def has(self, task_id: TaskId) -> bool:
+        """Whether it is kept, and has not ended."""
+        return task_id in self.live
 
     def ended(self, task_id: TaskId, end: pb.PipelineTaskEnd) -> asyncio.Future[None] | None:
         """It has ended so; the future is done when that is on the disk. None: it was never kept."""

@@ -145,6 +145,12 @@ class PipelineFiles:
         self._in_turn(task_id, partial(self._disk.do, part.rename, whole))
         return True
 
+    async def settled(self, task_id: TaskId) -> None:
+        """Returns when all that was asked of this task's files so far has been done."""
+        turn = self._turns.get(task_id)
+        if turn is not None:
+            await asyncio.wait((turn,))
+
     def drop(self, task_id: TaskId, *, result: bool = True) -> None:
         """Remove the input, the pieces and, if ``result``, the result."""
         gone = [w for w in self._sizes.get(task_id, ()) if w != "out" or result]

@@ -31,7 +31,7 @@ from hrm.core.vocabulary.model import (
     NodeName,
 )
 from hrm.core.vocabulary.ownership import denied, is_owner
-from hrm.errors import AlreadyExists, HrmError, NotFound
+from hrm.errors import AlreadyExists, HrmError, NotFound, Unavailable
 from hrm.master.interpreter import Interpreter
 from hrm.master.node_policies import NodePolicies
 from hrm.pipelines.core import cluster_messages as m
@@ -65,6 +65,7 @@ _ORDERS_MAX = 10_000
 """More than a node's maximum of tasks, and withdrawals of them."""
 _OPEN_SWEPT = 1_000
 """Where more tasks of one application are remembered, those that have ended are forgotten."""
+_DONE = pb.PipelineTaskOutcome.PIPELINE_TASK_OUTCOME_DONE
 _EPOCHS = 1 << 20
 """Epochs wrap around here, so that an attempt within an epoch has 30 bits."""
 log = structlog.get_logger("master.pipelines")
@@ -259,14 +260,24 @@ class PipelineTasks:
         """Until cancelled."""
         while True:
             await asyncio.sleep(TICK_INTERVAL_S)
-            now = clock.now()
-            self.host.carry_out(partial(self.workloads.ticked, now))
-            self._close_lost_streams()
-            self._cancel_left()
-            self._estimates.save_if_due()
-            if now - self._cleaned_s >= _CLEAN_INTERVAL_S:
-                self._cleaned_s = now
+            try:
+                self._tick(clock.now())
+            except Exception as error:
+                log.critical("pipelines failed", exc_info=True)
+                self.host.stop_master(error)
+                return
+
+    def _tick(self, now: float) -> None:
+        self.host.carry_out(partial(self.workloads.ticked, now))
+        self._close_lost_streams()
+        self._cancel_left()
+        self._estimates.save_if_due()
+        if now - self._cleaned_s >= _CLEAN_INTERVAL_S:
+            self._cleaned_s = now
+            try:
                 self._kept.drop_unused()
+            except OSError as error:
+                log.warning("modules that no task needs cannot be removed", why=str(error))
 
     def _end_with(self, scope: str, task_id: TaskId) -> None:
         """Cancel this task when the application or submission ends that has submitted it with a
@@ -340,6 +351,8 @@ class PipelineTasks:
         """
         task_id = task.task_id
         self.check_owner(task_id, owner)
+        if task_id in self._arriving:
+            raise Unavailable(f"pipeline task {task_id} is being accepted; try again")
         if self._known(task_id):
             raise AlreadyExists(f"a pipeline task {task_id} is there already; choose another id")
         if self._master.full is not None:
@@ -390,7 +403,6 @@ class PipelineTasks:
     def _finished(self, command: m.FinishTask) -> None:
         task_id = command.task_id
         done = command.outcome is TaskOutcome.DONE
-        self.files.drop(task_id, result=not done)
         self._code.pop(task_id, None)
         self._keys.pop(task_id, None)
         proof = self._proofs.pop(task_id, _NO_PROOF)
@@ -405,13 +417,20 @@ class PipelineTasks:
             placement=proof.placement if done else 0,
         )
         log.info("task ended", task=task_id, outcome=command.outcome.value, why=command.message)
-        write = self._kept.ended(task_id, end)
-        if write is None:
-            self._report_end(task_id, end)
-        else:
-            self._ending[task_id] = write
+        if self._kept.has(task_id):
+            write = self._ending[task_id] = asyncio.create_task(self._write_end(task_id, end))
             write.add_done_callback(partial(self._end_written, task_id, end))
+        else:
+            self._report_end(task_id, end)
         self._forget_old()
+
+    async def _write_end(self, task_id: TaskId, end: pb.PipelineTaskEnd) -> None:
+        """Its result is whole on the disk before its end is, and its input still there: a master
+        that dies between them has one or the other."""
+        await self.files.settled(task_id)
+        write = self._kept.ended(task_id, end)
+        if write is not None:
+            await write
 
     def _end_written(
         self, task_id: TaskId, end: pb.PipelineTaskEnd, write: asyncio.Future[None]
@@ -421,6 +440,7 @@ class PipelineTasks:
             self._report_end(task_id, end)
 
     def _report_end(self, task_id: TaskId, end: pb.PipelineTaskEnd) -> None:
+        self.files.drop(task_id, result=end.outcome != _DONE)
         self._update_watchers(task_id, pipeline_stream.task_ended(end), last=True)
         for watcher in self._watchers.pop(task_id, ()):
             watcher.open.discard(task_id)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
 from hrm.core.vocabulary.model import (
@@ -104,3 +106,21 @@ def test_what_a_worker_brings_back_counts_as_work_there() -> None:
     row = cluster.table.nodes[NodeName("n1")]
     assert (cluster.tasks[TaskId("t")].node, list(row.placed)) == ("n1", ["t"])
     assert row.unreported == {TaskId("t"): 1.0}  # as long as a step takes of which nothing is known
+
+
+def test_one_that_still_waits_at_its_node_is_released_as_it_can_have_no_task() -> None:
+    now = 1_700_000_000.0
+    waiting = replace(_running("3"), state=ContainerState.WAITING)
+    workloads, _ = _taken_over(now, waiting)
+    steps = [x for name in ("t", "u") for x in workloads.cancel(TaskId(name), "enough", now)]
+    assert "3" in _released(steps)
+
+
+def test_only_an_earlier_masters_placement_comes_back() -> None:
+    """A number of this master's is made up: nothing was placed yet."""
+    cluster = PipelineCluster(LeastWait(), RunningMeans())
+    cluster.handle(m.TaskRecovered(now=0.0, task=task("t"), until_s=10.0))
+    made_up = m.NodeJoined(now=1.0, capacity=capacity("n1"), tasks=((TaskId("t"), 2**31 - 1),))
+    commands = cluster.handle(made_up)
+    assert cluster.tasks[TaskId("t")].node is None
+    assert any(isinstance(x, m.CancelTask) for x in commands)
