@@ -1,4 +1,4 @@
-"""Operators of Spark that share a GPU under the agent's rules: a batch query with a stream."""
+"""Operators of Spark on their executors' parts of one GPU: a batch query with a stream."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WAIT_S = 240.0
 def node(tmp_path_factory: pytest.TempPathFactory, _tools: SparkTools) -> Iterator[Cluster]:
     subject = Cluster(tmp_path_factory.mktemp("pipelines"), _tools)
     subject.environment |= {
-        "HRM_AGENT_GPUS": json.dumps([{"memory_mib": 4096, "name": "test"}]),
+        "HRM_AGENT_GPUS": json.dumps([{"memory_mib": 8192, "name": "test"}]),
     }
     subject.up("--nodes", "1", "--cores", "4", "--memory", "5g")
     yield subject
@@ -33,6 +33,8 @@ def node(tmp_path_factory: pytest.TempPathFactory, _tools: SparkTools) -> Iterat
 def test_a_batch_query_and_a_stream_share_the_gpu(node: Cluster, tmp_path: Path) -> None:
     app = node.submit(
         "--conf", "spark.executor.instances=2",
+        "--conf", "spark.executor.resource.gpu.amount=1",
+        "--conf", "spark.hrm.executor.gpu.memory=3500m",
         str(APPS / "detecting.py"), str(ROWS), str(tmp_path / "checkpoint"),
     )  # fmt: skip
     assert app.wait(WAIT_S) == 0, app.output()
@@ -43,11 +45,11 @@ def test_a_batch_query_and_a_stream_share_the_gpu(node: Cluster, tmp_path: Path)
     assert int(stream[1]) > 0 and int(stream[2]) == 0
 
 
-def test_without_an_agent_a_step_for_a_gpu_alone_states_what_is_missing(
+def test_an_executor_without_a_gpu_states_what_a_step_for_a_gpu_alone_needs(
     node: Cluster, tmp_path: Path
 ) -> None:
     app = node.submit(
         str(APPS / "detecting.py"), "10", str(tmp_path / "checkpoint"), master="local[1]"
     )
     assert app.wait(WAIT_S) != 0
-    assert "no agent of HRM on this machine" in app.output()
+    assert "this executor has no part of a GPU; request one: --conf" in app.output()

@@ -55,8 +55,9 @@ class LocalGpus:
         """
         if not self.there:
             raise errors.Unavailable(
-                "this executor has no part of a GPU; request some: --conf "
-                "spark.hrm.executor.gpu.memory=4g, or give the step a CPU version"
+                "this executor has no part of a GPU; request one: --conf "
+                "spark.executor.resource.gpu.amount=1 --conf spark.hrm.executor.gpu.memory=4g, or "
+                "give the step a CPU version"
             )
         if gpu_memory_mib > self.memory_mib:
             raise errors.Unsatisfiable(

@@ -1,4 +1,4 @@
-"""A batch query and a stream whose operators share the node's GPU through its agent.
+"""A batch query and a stream whose operators run on their executors' parts of a GPU.
 
     detecting.py ROWS CHECKPOINT
 
