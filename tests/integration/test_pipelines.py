@@ -310,7 +310,9 @@ async def test_nothing_is_lost_when_an_agent_ends_midway(
         ended = [one for one in updates[task_id] if one.WhichOneof("update") == "ended"]
         assert len(ended) == 1
     again = [end for end in ends if end.attempt > 1]
-    assert again and all(end.node == "n1" for end in again)
+    assert all(end.node == "n1" for end in again)
+    if how is signal.SIGTERM:  # workers of a killed agent go on, and may end what they have first
+        assert again
 
 
 async def test_cancelling_and_listing(cluster: PipelineCluster, client: Client) -> None:

@@ -164,6 +164,7 @@ async def test_a_step_sees_the_gpu_of_its_container_and_on_a_core_none(
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     monkeypatch.setenv("HRM_TOKEN_FILE", "/a/token")
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     processes = StepProcesses(tmp_path, "", has_device=has_device)
     on_gpu = processes._environment((Device.GPU, 0), tmp_path)
     on_core = processes._environment((Device.CPU, 0), tmp_path)
