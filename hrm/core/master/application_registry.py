@@ -508,12 +508,9 @@ class _Checks:
     """Why requests of one application are refused; most requests are like the one before."""
 
     def __init__(
-        self,
-        master_state: MasterState,
-        app: Application,
-        requests: Sequence[ContainerRequest],
+        self, master_state: MasterState, app: Application, requests: Sequence[ContainerRequest],
         now: float,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.master_state = master_state
         self.app = app
         self._now = now

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import structlog
 
+from hrm import clock
 from hrm.pipelines.core import cluster_messages as m
 from hrm.pipelines.core.model import TaskId
 from hrm.v1 import pipeline_pb2 as pb
+from hrm.wire import pipeline_stream
 
-__all__ = ["Watcher", "WorkerStream"]
+__all__ = ["WatchedTasks", "Watcher", "WorkerStream"]
 
 _WATCHED_MAX = 10_000
 _ORDERS_MAX = 10_000
@@ -35,6 +38,51 @@ class Watcher:
         else:
             self.updates.append(update)
         self.changed.set()
+
+
+class WatchedTasks:
+    """Who watches which task. ``last``: of every task that is known, the update that says where it
+    is, for those who come later."""
+
+    def __init__(self) -> None:
+        self.last: dict[TaskId, pb.PipelineTaskUpdate] = {}
+        self._of: dict[TaskId, list[Watcher]] = {}
+
+    def update(self, task_id: TaskId, update: pb.PipelineTaskUpdate, *, last: bool = False) -> None:
+        update.task_id = task_id
+        update.at_s = clock.now()
+        if last:
+            self.last[task_id] = update
+        for watcher in self._of.get(task_id, ()):
+            watcher.put(update)
+
+    def end(self, task_id: TaskId, update: pb.PipelineTaskUpdate) -> None:
+        """The last update of all."""
+        self.update(task_id, update, last=True)
+        for watcher in self._of.pop(task_id, ()):
+            watcher.open.discard(task_id)
+
+    def watch(self, where: Mapping[TaskId, str], live: set[TaskId]) -> Watcher:
+        """Watch these from now on; the first updates say where each is, in words where it has not
+        been placed."""
+        watcher = Watcher(open=live)
+        for task_id, why in where.items():
+            last = self.last.get(task_id)
+            if last is None:
+                last = pipeline_stream.queued(why)
+                last.task_id, last.at_s = task_id, clock.now()
+            watcher.put(last)
+        for task_id in live:
+            self._of.setdefault(task_id, []).append(watcher)
+        return watcher
+
+    def unwatch(self, watcher: Watcher) -> None:
+        for task_id in watcher.open:
+            others = [one for one in self._of.get(task_id, ()) if one is not watcher]
+            if others:
+                self._of[task_id] = others
+            else:
+                self._of.pop(task_id, None)
 
 
 class WorkerStream:

@@ -47,7 +47,7 @@ from hrm.pipelines.master.hosting import WorkloadHost
 from hrm.pipelines.master.kept_tasks import Code, KeptTasks
 from hrm.pipelines.master.result_files import PipelineFiles
 from hrm.pipelines.master.settings import bounds_of_workloads
-from hrm.pipelines.master.streams import Watcher, WorkerStream
+from hrm.pipelines.master.streams import WatchedTasks, Watcher, WorkerStream
 from hrm.v1 import pipeline_pb2 as pb
 from hrm.v1 import policy_pb2
 from hrm.wire import pipeline_stream
@@ -61,8 +61,6 @@ _CLEAN_INTERVAL_S = 600.0
 _GIVEN_BACK_MAX = 1_000
 """Times that a task comes back from workers that were preempted, before it fails."""
 _FORGOTTEN_AT_ONCE = 100
-_ORDERS_MAX = 10_000
-"""More than a node's maximum of tasks, and withdrawals of them."""
 _OPEN_SWEPT = 1_000
 """Where more tasks of one application are remembered, those that have ended are forgotten."""
 _DONE = pb.PipelineTaskOutcome.PIPELINE_TASK_OUTCOME_DONE
@@ -131,8 +129,7 @@ class PipelineTasks:
         self._ending: dict[TaskId, asyncio.Future[None]] = {}
         """Of tasks that have ended: the write of it. Nobody gets to know before."""
         self._cleaned_s = clock.now()
-        self._watchers: dict[TaskId, list[Watcher]] = {}
-        self._last: dict[TaskId, pb.PipelineTaskUpdate] = {}
+        self._watchers = WatchedTasks()
         """For each known task, where it is or how it ended."""
         self._owners: dict[TaskId, str] = {}
         """For each known task, the digest of its client's ownership key."""
@@ -184,7 +181,7 @@ class PipelineTasks:
                 continue
             ended.add(spec.task_id)
             self.workloads.recover_ended(record, ApplicationId(stored.application_id))
-            update = self._last[spec.task_id] = pipeline_stream.task_ended(stored.end)
+            update = self._watchers.last[spec.task_id] = pipeline_stream.task_ended(stored.end)
             update.task_id, update.at_s = spec.task_id, now
         self.files.adopt(live, ended)
         for stored, spec in left:
@@ -235,11 +232,11 @@ class PipelineTasks:
             case m.ReportPlacement():
                 node = self.node_of(command.node)
                 update = pipeline_stream.placement(command, node)
-                self._update_watchers(command.task_id, update, last=True)
+                self._watchers.update(command.task_id, update, last=True)
             case m.ReportTiming():
                 node = self.node_of(command.node)
                 update = pipeline_stream.timing_reported(command.report.timing, node)
-                self._update_watchers(command.report.task_id, update)
+                self._watchers.update(command.report.task_id, update)
             case m.FinishTask():
                 self._finished(command)
 
@@ -411,7 +408,7 @@ class PipelineTasks:
             *(command.outcome, command.message, command.timings, node),
             attempt=m.placement_number(command.attempt),
             response_s=command.response_s,
-            result_bytes=self.files.size(task_id, "out"),
+            result_bytes=self.files.size(task_id, "out") if done else 0,
             result_format=pw.from_result_format(proof.kind) if done else None,
             proof=proof.proof if done else b"",
             placement=proof.placement if done else 0,
@@ -441,18 +438,17 @@ class PipelineTasks:
 
     def _report_end(self, task_id: TaskId, end: pb.PipelineTaskEnd) -> None:
         self.files.drop(task_id, result=end.outcome != _DONE)
-        self._update_watchers(task_id, pipeline_stream.task_ended(end), last=True)
-        for watcher in self._watchers.pop(task_id, ()):
-            watcher.open.discard(task_id)
+        self._watchers.end(task_id, pipeline_stream.task_ended(end))
 
     def _forget_old(self) -> None:
         """Drop what the core has forgotten, some at a time."""
-        if len(self._last) < self.workloads.known + _FORGOTTEN_AT_ONCE:
+        last = self._watchers.last
+        if len(last) < self.workloads.known + _FORGOTTEN_AT_ONCE:
             return
-        forgotten = [one for one in self._last if not self._known(one)]
+        forgotten = [one for one in last if not self._known(one)]
         self._kept.forget(forgotten)
         for old in forgotten:
-            del self._last[old]
+            del last[old]
             self.scopes.pop(old, None)
             self._owners.pop(old, None)
             self.files.drop(old)
@@ -460,39 +456,15 @@ class PipelineTasks:
     def _known(self, task_id: TaskId) -> bool:
         return self.workloads.find(task_id) is not None or task_id in self._arriving
 
-    def _update_watchers(
-        self, task_id: TaskId, update: pb.PipelineTaskUpdate, *, last: bool = False
-    ) -> None:
-        update.task_id = task_id
-        update.at_s = clock.now()
-        if last:
-            self._last[task_id] = update
-        for watcher in self._watchers.get(task_id, ()):
-            watcher.put(update)
-
     def watch(self, task_ids: list[TaskId]) -> Watcher:
         """Watch these from now on; the first updates say where each of them is."""
-        live = {x for x in task_ids if self._is_live(x) or x in self._ending}
-        watcher = Watcher(open=live)
         places = self.workloads.places()
-        for task_id in task_ids:
-            why = self.workloads.explain(task_id, places)
-            last = self._last.get(task_id)
-            if last is None:
-                last = pipeline_stream.queued(why)
-                last.task_id, last.at_s = task_id, clock.now()
-            watcher.put(last)
-        for task_id in watcher.open:
-            self._watchers.setdefault(task_id, []).append(watcher)
-        return watcher
+        where = {task_id: self.workloads.explain(task_id, places) for task_id in task_ids}
+        live = {x for x in task_ids if self._is_live(x) or x in self._ending}
+        return self._watchers.watch(where, live)
 
     def unwatch(self, watcher: Watcher) -> None:
-        for task_id in watcher.open:
-            others = [one for one in self._watchers.get(task_id, ()) if one is not watcher]
-            if others:
-                self._watchers[task_id] = others
-            else:
-                self._watchers.pop(task_id, None)
+        self._watchers.unwatch(watcher)
 
     # --- workers ------------------------------------------------------------------------------
 
