@@ -537,3 +537,25 @@ def test_shares_see_that_a_job_is_no_more_once_all_of_it_is_withdrawn() -> None:
     assert cluster.states(app) == {"pending": 2}
     cluster.release(app, 2)
     check_shares(cluster)
+
+
+def test_what_waits_for_containers_that_the_master_gave_up_is_not_taken_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They hold nothing that the master knows of, so it is placed where they still end."""
+    cluster = VirtualCluster([gpu_unit("n0", 2)], schedulers=1)
+    gone = cluster.submit(2, GPU)
+    cluster.settle()
+    node = cluster.nodes["n0"]
+    monkeypatch.setattr(node, "stop", lambda command: None)  # it takes long to end
+    cluster.disconnect(node)
+    cluster.finish(gone)
+    cluster.advance(cluster.bounds.node_timeout_s + 5)
+    one, two = submit_together(cluster, 1, 2)
+    cluster.register(node)
+
+    cluster.advance(3)
+
+    assert cluster.states(one) == {"waiting": 1}
+    assert cluster.app(one).ended_ids == set(), "it was not taken back"
+    assert cluster.states(two).get("running", 0) == 0

@@ -145,6 +145,36 @@ def test_a_driver_that_its_queue_keeps_takes_no_place_among_drivers() -> None:
     assert [running(virtual, x) for x in (first, second, third)] == [1, 0, 1]
 
 
+def test_a_driver_whose_turn_comes_late_keeps_below_the_maximum_of_its_queue() -> None:
+    """While it waited for its turn, others of its queue got what it may have."""
+    virtual = VirtualCluster(
+        [unit("n0", 8)],
+        queues=(spec_from("root.a", {"maximum": {"cores": 4}}), spec_from("root.b", {})),
+        bounds=Bounds(driver_share=0.25),
+    )
+    need = FirstExecutors(count=1, resources=Resources(1, 256), stated=False)
+    before = virtual.submit(
+        1, Resources(2, 512), new_id=ApplicationId("driver-b"), first_executors=need, queue="b"
+    )
+    late = virtual.submit(
+        1, Resources(2, 512), new_id=ApplicationId("driver-a"), first_executors=need, queue="a"
+    )
+    virtual.advance(1)
+    assert (running(virtual, before), running(virtual, late)) == (1, 0)
+    batch = virtual.submit(4, queue="a")
+    virtual.advance(1)
+    assert running(virtual, batch) == 4
+
+    virtual.finish(before)
+    virtual.advance(5)
+
+    assert running(virtual, late) == 0
+    assert kept(virtual, late) == 1
+    virtual.finish(batch)
+    virtual.advance(5)
+    assert running(virtual, late) == 1
+
+
 def test_what_is_found_to_hold_something_counts_with_all_that_it_requests() -> None:
     queues = (spec_from("root", {"max_running": 1}), *HALVES)
     virtual = cluster(*queues, nodes=2)

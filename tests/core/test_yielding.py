@@ -355,6 +355,19 @@ def test_it_waits_at_a_unit_whatever_others_want_and_claims_no_guarantee() -> No
     assert virtual.master.placement.reclaim.preempted == 0
 
 
+def test_it_stays_where_it_waits_though_its_queue_holds_more_than_its_share() -> None:
+    """Taken back, it would be lent the same place again."""
+    virtual = cluster(*HALVES, nodes=1, bounds=Bounds(queue_preemption=False))
+    batch = virtual.submit(4, queue="b")
+    virtual.settle()
+    idle = fill(virtual, 6, queue="a")
+    virtual.request(batch, range(5, 9))
+    virtual.advance(5)
+    assert virtual.states(batch) == {"running": 4, "pending": 4}
+    assert virtual.states(idle) == {"waiting": 6}
+    assert virtual.app(idle).ended_ids == set(), "none was returned"
+
+
 def test_a_queue_that_claims_its_guarantee_takes_from_what_yields_first() -> None:
     """Nodes do not let it wait for what yields there."""
     virtual = cluster(*HALVES, bounds=Bounds(queue_reclaim_wait_s=0.0))

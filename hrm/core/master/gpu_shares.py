@@ -41,7 +41,7 @@ from hrm.core.master.gpu_contest import Contest, GpuUser
 from hrm.core.master.gpu_holds import GpuHolds
 from hrm.core.master.gpu_lines import GpuLines, Line, Nodes
 from hrm.core.master.gpu_preemption import Lack, lacking, lacking_together, victims
-from hrm.core.master.returns import may_return, return_waiting
+from hrm.core.master.returns import is_first_in_line, may_return, return_waiting
 from hrm.core.master.state import MasterState
 from hrm.core.messages.claims import Claim, Entry, GpuPart, Proposal
 from hrm.core.scheduling.cluster_view import ClusterView
@@ -204,6 +204,8 @@ class FairGpuParts:
             if not _is_contested(users) or not any(user.queued_mib for user in users):
                 continue
             for container in self._contest(users, now).misplaced():
+                if is_first_in_line(self._master_state, container):
+                    continue
                 if may_return(self._master_state, container, now, just_queued=True):
                     return_waiting(self._master_state, container, reason, now)
 

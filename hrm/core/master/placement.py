@@ -136,7 +136,7 @@ class PlacementCoordinator:
         """Its queue lets a PENDING container pass: a driver is scheduled when it is its turn."""
         if app.is_driver:
             self.drivers.put(container)
-            self._hand_over_drivers(now)
+            self._hand_over_drivers(now, passed=container)
         else:
             self._hand_over(app, container, now)
 
@@ -152,12 +152,13 @@ class PlacementCoordinator:
         """Take a PENDING container that has passed from its scheduler, or the queue of drivers."""
         self._settlement.take_from(container)
 
-    def _hand_over_drivers(self, now: float) -> None:
-        """Those whose turn it is; what was requested before it was known that it never can be is
-        refused."""
+    def _hand_over_drivers(self, now: float, passed: Container | None = None) -> None:
+        """Those whose turn it is, if they still fit into their queues, as one that has just
+        ``passed`` does; what was requested before it was known that it never can be is refused."""
         taken, hopeless = self.drivers.take(now)
         for driver in taken:
-            self._hand_over(self.master_state.applications[driver.application_id], driver, now)
+            if driver is passed or self.queues.lets_start(driver):
+                self._hand_over(self.master_state.applications[driver.application_id], driver, now)
         for driver, why in hopeless:
             self._settlement.refuse(driver, why, now)
 

@@ -20,7 +20,7 @@ container does not fit into the share, those behind it wait, unless it is larger
 queue is guaranteed. Streams go first. A gang passes whole.
 
 When another queue begins to want something, what is with schedulers beyond its queue's share is
-taken back, and so is what waits at units.
+taken back, and so is what waits at units (``hrm.core.master.queue_recall``).
 
 What has passed and has no place yet comes back where others of its queue go before it.
 
@@ -39,19 +39,12 @@ from hrm.core.master.entities import Application, Container
 from hrm.core.master.platform_shares import PlatformShares
 from hrm.core.master.queue_line import QueueLine, Waiter, dominant_part
 from hrm.core.master.queue_loans import LENDERS_MAX, QueueLoans
-from hrm.core.master.queue_passing import PassingRules, sum_of
+from hrm.core.master.queue_passing import PassingRules
+from hrm.core.master.queue_recall import RETURNED_MAX, QueueRecall
 from hrm.core.master.queue_usage import Level, QueueUsage, amount_of
-from hrm.core.master.returns import may_return, return_waiting
 from hrm.core.master.state import MasterState
 from hrm.core.messages.claims import Proposal
-from hrm.core.queue.yielding import serves_waiters
 from hrm.core.scheduling.scheduler import Scheduler
-from hrm.core.tenancy.accounts import (
-    NOTHING,
-    QueueAccount,
-    fits_into,
-    less,
-)
 from hrm.core.tenancy.queue_spec import QueueName
 from hrm.core.tenancy.queue_status import WaitReason
 from hrm.core.tenancy.queue_tree import Governed, QueueTree
@@ -61,8 +54,6 @@ from hrm.core.vocabulary.node_requirement import lasting
 
 __all__ = ["QueueGate"]
 
-RETURNED_MAX = 256
-"""Containers that are returned from units in one tick because their queue holds too much."""
 _MOST: Governed = (math.inf, math.inf, math.inf)
 
 
@@ -96,6 +87,7 @@ class QueueGate:
         self._rules = PassingRules(master_state, self.lines)
         self.platforms = platforms
         self._loans = QueueLoans(master_state, schedulers, self, self._rules)
+        self._recall = QueueRecall(master_state, self.lines, self.come_back)
         self._least: Governed = _MOST
         self._aged_s = -math.inf
         self._ticks = False
@@ -161,6 +153,24 @@ class QueueGate:
         app = self._master_state.applications[container.application_id]
         self.let_go(app, [container], now)
 
+    def lets_start(self, driver: Container) -> bool:
+        """Does a driver, whose turn among drivers has come, still fit into what its queue may have?
+        While it waited for its turn it held nothing, and others have passed. If not, it waits here
+        again."""
+        usage = self._usage
+        if usage.accounts is None:
+            return True
+        app = self._master_state.applications[driver.application_id]
+        self._keep(driver, withheld=True)
+        usage.note(driver, app)
+        if self._rules.lack(usage.account(app), app, (driver,), on_loan=True) is None:
+            self._keep(driver, withheld=False)
+            usage.note(driver, app)
+            return True
+        self._enter(app, (driver,))
+        self.taken_back += 1
+        return False
+
     def drop(self, container: Container) -> None:
         """It waits here no more; whoever calls this notes what it is from now on."""
         self._keep(container, withheld=False)
@@ -220,7 +230,7 @@ class QueueGate:
         if self._arrived:
             self._take_in(now)
         if usage.grown:
-            self._keep_below_maxima(now)
+            self._recall.keep_below_maxima(now)
         if usage.has_freed_slots:
             usage.has_freed_slots = False
             self._all_due()
@@ -230,7 +240,7 @@ class QueueGate:
             self._least = _MOST
         if len(usage.wanting) > 1 and self._was_alone is not None:
             name, self._was_alone = self._was_alone, None
-            self._take_back(usage.accounts.of[name], now)
+            self._recall.take_back(usage.accounts.of[name], now)
         elif len(usage.wanting) == 1:
             (self._was_alone,) = usage.wanting
         for name in usage.freed:
@@ -269,11 +279,11 @@ class QueueGate:
         self._all_due()
         self.may_lend = True
         self._refuse_some(now)
-        self._rejoin_gangs()
+        self._recall.rejoin_gangs()
         if len(self._usage.wanting) > 1:
             left = RETURNED_MAX
             for name in list(self._usage.unplaced):
-                left -= self._take_back(self._usage.accounts.of[name], now, left)
+                left -= self._recall.take_back(self._usage.accounts.of[name], now, left)
 
     def _refuse_some(self, now: float) -> None:
         """What was requested before it was known that no node would ever serve it, and would wait
@@ -449,99 +459,6 @@ class QueueGate:
         self._enter(app, (container,))
         self.taken_back += 1
 
-    def _take_back(self, account: QueueAccount, now: float, most: int = RETURNED_MAX) -> int:
-        """Take back what the queue holds beyond its share and has no place yet, the latest first;
-        returns how many nodes are asked to return."""
-        usage, returned = self._usage, 0
-        assert usage.accounts is not None, "what has an account is governed"
-        share = usage.accounts.share(account)
-        unplaced = usage.unplaced.get(account.name)
-        if unplaced is None or not _is_beyond(account.held, share):
-            return 0
-        held, on_loan = account.held, usage.on_loan
-        for container_id in on_loan.keys() & unplaced.keys():
-            held = less(held, amount_of(on_loan[container_id].request.resources))
-        for container in reversed(list(unplaced.values())):
-            if not _is_beyond(held, share):
-                break
-            if container.container_id in on_loan:
-                continue
-            amount = amount_of(container.request.resources)
-            if not _relieves(amount, held, share):
-                continue
-            app = self._master_state.applications[container.application_id]
-            if container.request.place:
-                continue
-            if gangs.missing(app):
-                held = less(held, self._gang_comes_back(app))
-                continue
-            if container.state is ContainerState.PENDING:
-                self.come_back(container)
-            elif returned < most and self._may_return(container, now):
-                why = f"{account.name} holds more than its share, and other queues wait for theirs"
-                return_waiting(self._master_state, container, why, now)
-                returned += 1
-            else:
-                continue
-            held = less(held, amount)
-        return returned
-
-    def _may_return(self, container: Container, now: float) -> bool:
-        """May it be returned from its unit? Not where it starts soon, because others yield."""
-        queue = self._master_state.state.find(container.unit_id)
-        if queue is not None and not container.request.yields and serves_waiters(queue):
-            return False
-        return may_return(self._master_state, container, now, just_queued=True)
-
-    def _gang_comes_back(self, app: Application) -> Governed:
-        """A gang that has passed, and none of which has a place, comes back whole; returns what it
-        held."""
-        containers = list(app.containers.values())
-        if any(x.node is not None or x.withheld for x in containers):
-            return NOTHING
-        for container in containers:
-            self.come_back(container)
-        return sum_of(containers)
-
-    def _rejoin_gangs(self) -> None:
-        """What passed alone while its gang had its places, and waits for the whole of it again, as
-        these are lost, comes back to the rest that its queue keeps."""
-        for line in list(self.lines.values()):
-            for waiter in list(line.waiters.values()):
-                many = gangs.missing(waiter.app)
-                pending = waiter.app.in_state(ContainerState.PENDING) if many else []
-                passed = [x for x in pending if not (x.withheld or x.held or x.waits_for)]
-                if len(passed) < many:
-                    for container in passed:
-                        self.come_back(container)
-
-    def _keep_below_maxima(self, now: float) -> None:
-        """There is less than there was, a maximum is lower, or nodes have reported what an earlier
-        master granted: what has passed since, or before, and has no place yet may be too much."""
-        usage = self._usage
-        assert usage.accounts is not None, "what has grown is governed"
-        grown, usage.grown = usage.grown, set()
-        if not any(_is_above(x) for name in grown for x in usage.accounts.of[name].path[:-1]):
-            return
-        for name, some in list(usage.unplaced.items()):
-            for container in reversed(list(some.values())):
-                if container.withheld or not self._is_too_much(container, usage.accounts.of[name]):
-                    continue
-                app = self._master_state.applications[container.application_id]
-                if container.state is not ContainerState.PENDING:
-                    if may_return(self._master_state, container, now, just_queued=True):
-                        why = f"{name} holds more than it may (maximum)"
-                        return_waiting(self._master_state, container, why, now)
-                    continue
-                pending = app.in_state(ContainerState.PENDING)
-                for each in pending if gangs.missing(app) else [container]:
-                    if not (each.withheld or each.held):
-                        self.come_back(each)
-
-    def _is_too_much(self, container: Container, account: QueueAccount) -> bool:
-        amount = amount_of(container.request.resources)
-        return any(_relieves(amount, x.held, x.limits.maximum) for x in account.path[:-1])
-
     def held_part(self, app: Application) -> float:
         """The largest part of a resource of the cluster that an application holds."""
         accounts = self._usage.accounts
@@ -576,16 +493,3 @@ def _all_of(line: QueueLine) -> list[Container]:
 def _lesser(one: Governed, other: Governed) -> Governed:
     """The least of each resource."""
     return (min(one[0], other[0]), min(one[1], other[1]), min(one[2], other[2]))
-
-
-def _is_above(account: QueueAccount) -> bool:
-    return _is_beyond(account.held, account.limits.maximum)
-
-
-def _is_beyond(held: Governed, share: Governed) -> bool:
-    return not fits_into(held, NOTHING, share)
-
-
-def _relieves(amount: Governed, held: Governed, share: Governed) -> bool:
-    """Is some of it of what is held beyond the share?"""
-    return any(x and y > z for x, y, z in zip(amount, held, share, strict=True))

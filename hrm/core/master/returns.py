@@ -14,9 +14,10 @@ from __future__ import annotations
 from hrm.core.master import gangs
 from hrm.core.master.entities import Container
 from hrm.core.master.state import MasterState
+from hrm.core.vocabulary.feasibility import fits, minus
 from hrm.core.vocabulary.model import ContainerState, EndCause, is_driver
 
-__all__ = ["may_return", "return_waiting"]
+__all__ = ["is_first_in_line", "may_return", "return_waiting"]
 
 
 def may_return(
@@ -32,6 +33,21 @@ def may_return(
         and not is_driver(container.application_id)
         and not gangs.missing(master_state.applications[container.application_id])
     )
+
+
+def is_first_in_line(master_state: MasterState, container: Container) -> bool:
+    """Is nothing in its way where it waits, by all that is known here? Its node knows better: that
+    ends what this master has given up, or has not reported the start yet. Returned, it would be
+    placed there again."""
+    queue = master_state.state.find(container.unit_id)
+    if queue is None:
+        return False
+    left = queue.free
+    for entry in (*queue.stream_waiting.values(), *queue.batch_waiting.values()):
+        if entry.container_id == container.container_id:
+            return fits(entry.demand, left)
+        left = minus(left, entry.demand)
+    return False
 
 
 def return_waiting(

@@ -3,9 +3,9 @@
 A record of its own says which application lost a container of which profile at which unit, by what
 nodes reported. The next request of that profile takes it. When the master assigns that container,
 it must run, by the master's own state, or wait at that unit before all batch that has not been
-passed too often, and its node is to know that. It may wait elsewhere only where the place may be
-of no use: closed, excluded, held by streams, or with a wait that may be beyond the bound. Units
-that share cores are left to the tests of the core.
+passed too often, and its node is to know that. It may wait elsewhere only for what yields there, or
+where the place may be of no use: closed, excluded, held by streams, or with a wait that may be
+beyond the bound. Units that share cores are left to the tests of the core.
 
 At each node those that stand first are where the queue says: nothing that they may pass is before
 them.
@@ -39,6 +39,7 @@ from hrm.core.vocabulary.model import (
 )
 from hrm.sim.faults.capacity import fits_offer, serves
 from hrm.sim.faults.labels import meets
+from hrm.sim.oracle.yielding import starts_soon
 
 __all__ = ["PlaceKeeping", "out_of_place"]
 
@@ -153,6 +154,9 @@ class PlaceKeeping:
                 self._violated(f"{spec.container_id} stands first at {place}, its node ignores it")
             for other in _not_passed(queue, spec.container_id):
                 self._violated(f"{other} stands at {place} before {spec.container_id}")
+            return
+        if starts_soon(queue):  # what is in its way there yields
+            self.taken["starts soon"] += 1
             return
         self.taken["elsewhere"] += 1
         if self._is_of_use(core, app, spec, place, now):

@@ -69,6 +69,8 @@ class WaitingDrivers:
     ) -> None:
         if event.now < quiet_since_s:
             return
+        if self._next is not None and self._is_kept(core.master_state, self._next[0]):
+            self._next = None
         if isinstance(event, e.ClaimsProposed):
             for command in commands:
                 match command:
@@ -92,6 +94,11 @@ class WaitingDrivers:
             name = container.container_id
             self._violated(f"{name} comes next, fits, and has waited for {_LIMIT_S:.0f} s")
             self._next = None
+
+    @staticmethod
+    def _is_kept(state: MasterState, number: int) -> bool:
+        """Does its queue keep it, as it may when the turn has come?"""
+        return any(x.withheld for x in state.drivers.values() if x.number == number)
 
     def _granted(self, state: MasterState, container_id: ContainerId, now: float) -> None:
         container = state.drivers.get(container_id)

@@ -15,6 +15,7 @@ from hrm.core.master.entities import Application, Container
 from hrm.core.master.queue_gate import QueueGate
 from hrm.core.master.queue_loans import QueueLoans
 from hrm.core.master.queue_passing import PassingRules
+from hrm.core.master.queue_recall import QueueRecall
 from hrm.core.master.queue_reclaim import QueueReclaim
 from hrm.core.master.reclaim_plan import ReclaimPlanner
 from hrm.core.master.state import MasterState
@@ -110,7 +111,7 @@ def maximum_of_what_runs(patch: pytest.MonkeyPatch) -> None:
         return next(lines, None)
 
     patch.setattr(QueueAccount, "above_maximum", placed)
-    patch.setattr(QueueGate, "_keep_below_maxima", lambda *_: None)
+    patch.setattr(QueueRecall, "keep_below_maxima", lambda *_: None)
 
 
 def too_many_at_once(patch: pytest.MonkeyPatch) -> None:
