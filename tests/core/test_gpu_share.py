@@ -22,6 +22,7 @@ from hrm.core.vocabulary.model import (
     ResourceUnit,
     ResourceUnitId,
 )
+from hrm.policies.fifo import Fifo
 from hrm.testing.virtual import VirtualCluster, unit
 from tests.core.test_max_min import gpu_share
 from tests.virtual_scheduler import VirtualScheduler
@@ -559,3 +560,24 @@ def test_what_waits_for_containers_that_the_master_gave_up_is_not_taken_back(
     assert cluster.states(one) == {"waiting": 1}
     assert cluster.app(one).ended_ids == set(), "it was not taken back"
     assert cluster.states(two).get("running", 0) == 0
+
+
+def test_in_strict_order_one_to_which_no_gpu_goes_does_not_block_the_one_to_which_it_does() -> None:
+    cluster = VirtualCluster([gpu_unit("n0", 2)], schedulers=1, policy=Fifo)
+    early = cluster.submit(1, GPU)
+    cluster.settle()
+    large = cluster.submit(1, Resources(1, 10, 2 * GPU.gpu_memory_mib))
+    cluster.request(early, [2], GPU)  # behind the other at its scheduler, before it for GPUs
+    cluster.settle()
+    assert [cluster.states(x) for x in (early, large)] == [
+        {"running": 1, "pending": 1},
+        {"pending": 1},
+    ]
+
+    cluster.end_process(early, 1)
+    cluster.advance(5)
+
+    assert cluster.states(early) == {"running": 1}
+    cluster.end_process(early, 2)
+    cluster.advance(5)
+    assert cluster.states(large) == {"running": 1}

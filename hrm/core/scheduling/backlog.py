@@ -70,7 +70,8 @@ class Backlog:
     Args:
         in_order: only the first job is ever tried, streams before batch (``strict_order``), and
             what waits for streams or drivers to end: none of these ends because it waits, so the
-            next one goes first (``passed``). The application of such a driver may be behind it.
+            next one goes first (``passed``). The application of such a driver may be behind it. So
+            may be what has a right to the GPUs before it, which it waits for as well.
     """
 
     def __init__(self, *, in_order: bool = False) -> None:
@@ -133,7 +134,8 @@ class Backlog:
             self.declining.pop(job.application_id, None)
 
     def passed(self, job: Job, *, is_passed: bool) -> None:
-        """Does it wait for what has no end? Then others go first, until capacity is freed."""
+        """Does it wait for what has no end, or for its part of the GPUs? Then others go first, until
+        capacity is freed."""
         if is_passed:
             self._passed[job.application_id] = job
         elif self._passed.pop(job.application_id, None) is not None:

@@ -276,7 +276,9 @@ class Scheduler:
         found = len(claims) >= (job.gang or 1)
         job.lacks = {} if found or not self._lacked_capacity(job) else lacks
         if self.strict_order:
-            waits = not job.policy_fault and self._waits_for_endless(job, view, len(claims))
+            waits = _is_behind_others(job, view)
+            waits = waits or self._waits_for_endless(job, view, len(claims))
+            waits = waits and not job.policy_fault
             self.backlog.passed(job, is_passed=waits)
         if len(claims) < job.gang:
             claims = []
@@ -516,6 +518,15 @@ def _wants_otherwise(job: Job) -> bool:
 def _each(kind: type[T], columns: Iterable[tuple[Any, ...]]) -> Iterator[T]:
     """Named tuples of a kind from columns of their fields, as fast as plain ones are made."""
     return map(functools.partial(tuple.__new__, kind), columns)
+
+
+def _is_behind_others(job: Job, view: ClusterView) -> bool:
+    """Could the first of it start, if others had no right to those GPUs before it?"""
+    if not job.gets_no_gpu:
+        return False
+    demand = demand_vector(next(iter(job.pending.values())).resources)
+    view.open_to(demand)
+    return view.startable_count(demand) > 0
 
 
 def _claims(view: ClusterView, entries: Sequence[Entry], rows: list[int | None]) -> Iterator[Claim]:
