@@ -161,3 +161,38 @@ def test_another_agent_under_the_name_of_one_that_is_away_does_not_stand_for_it(
     n1, n2 = (set(cluster.nodes[NodeName(name)].processes) for name in ("n1", "n2"))
     assert n1 == before[NodeName("n1")]
     assert not n1 & n2
+
+
+def test_an_appmaster_that_has_lost_its_numbers_uses_none_that_an_earlier_one_used() -> None:
+    """Nobody knows them: requests are not written, and the master is another, too."""
+    cluster = VirtualCluster([unit("n1", vcores=4)])
+    app = cluster.submit(3)
+    cluster.settle()
+    cluster.disconnect(cluster.nodes["n1"])
+    assert [x.last_executor_number for x in cluster.durable.values()] == [100]
+    cluster.restart_master()
+    admitted = cluster.admitted(cluster.attach(app))
+    assert admitted.containers == ()
+
+    core = AppMasterCore(took_over=True)
+    target = ProfileTarget(profile=0, count=1, vcores=1, heap_mib=1, memory_mib=1)
+    core.handle(TargetsChanged(now=0, targets=(target,)))
+    opened = SessionOpened(
+        now=0, epoch=2, containers=(), last_executor_number=admitted.last_executor_number
+    )
+    (request,) = requests(core.handle(opened))
+
+    assert [x.executor_id for x in request.asks] == ["101"]
+    cluster.request(app, [101])
+    assert [x.last_executor_number for x in cluster.durable.values()] == [200]
+
+
+def test_an_appmaster_that_goes_on_counts_on_after_a_restart_of_the_master() -> None:
+    core = AppMasterCore()
+    target = ProfileTarget(profile=0, count=2, vcores=1, heap_mib=1, memory_mib=1)
+    core.handle(TargetsChanged(now=0, targets=(target,)))
+    core.handle(SessionOpened(now=0, epoch=1, containers=(), last_executor_number=0))
+    core.handle(SessionOpened(now=2, epoch=2, containers=(), last_executor_number=100))
+    more = replace(target, count=3)
+    (request,) = requests(core.handle(TargetsChanged(now=3, targets=(more,))))
+    assert [x.executor_id for x in request.asks] == ["3"]

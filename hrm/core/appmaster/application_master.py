@@ -323,10 +323,11 @@ class AppMasterCore:
     def _session_opened(self, event: SessionOpened) -> None:
         # An AppMaster that took over cannot know whether its executors' master has started again.
         same_master = self.epoch == event.epoch
+        if self.epoch is None:  # later it knows itself what it has requested
+            self.last_number = max(self.last_number, event.last_executor_number)
         to = AppMasterState.FINISHED if self.ended else AppMasterState.ATTACHED
         self.life.follow(SessionOpened, to, event.now)
         self.epoch = event.epoch
-        self.last_number = max(self.last_number, event.last_executor_number)
         if self._workload is not None:
             self._commands.append(self._workload)
         if self._exclusions.hosts:  # the master has none at first

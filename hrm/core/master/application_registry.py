@@ -8,17 +8,16 @@ until its grace period ends.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
 from dataclasses import replace
 
-from hrm.core.master import driver_places, gangs, queue_bounds, run_time_corrections
-from hrm.core.master.admission import gpu_refusal, malformed, refusal, resolve
+from hrm.core.master import gangs, run_time_corrections
 from hrm.core.master.class_guesses import ClassGuesses
 from hrm.core.master.entities import Application, Container
 from hrm.core.master.node_registry import NodeRegistry
 from hrm.core.master.observed_tasks import observed
 from hrm.core.master.placement import PlacementCoordinator
 from hrm.core.master.queue_admin import QueueAdministration
+from hrm.core.master.request_checks import RequestChecks
 from hrm.core.master.state import MasterState
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
@@ -29,17 +28,15 @@ from hrm.core.vocabulary.model import (
     ApplicationId,
     ApplicationState,
     ContainerEnd,
-    ContainerRequest,
     ContainerState,
     EndCause,
     NodeState,
-    Resources,
     WorkloadClass,
     container_id_of,
     is_driver,
 )
 from hrm.core.vocabulary.node_requirement import NodeRequirement, excluding
-from hrm.core.vocabulary.records import ApplicationRecord
+from hrm.core.vocabulary.records import ApplicationRecord, number_at, reserved_number
 from hrm.core.vocabulary.transitions import ApplicationHappening, ContainerHappening
 from hrm.core.vocabulary.wakefulness import excused
 from hrm.errors import HrmError, LimitReached, NotFound, NotOwner, StaleEpoch
@@ -180,7 +177,7 @@ class ApplicationRegistry:
             self.guesses.requested(app, event.now)
         gangs.begin_stream(self.master_state, app, event.requests)
         refused: dict[tuple[int, str], list[str]] = defaultdict(list)
-        checks = _Checks(self.master_state, app, event.requests, event.now)
+        checks = RequestChecks(self.master_state, app, event.requests, event.now)
         for request in event.requests:
             container_id = container_id_of(app.application_id, request.executor_id)
             known = app.find(container_id)
@@ -403,9 +400,11 @@ class ApplicationRegistry:
             submission_id=event.submission_id,
             submission_attempt=event.submission_attempt,
             owner=event.owner,
+            last_executor_number=reserved_number(0),
         )
         scheduler = self.placement.pool.choose_scheduler(record.application_id)
         app = self.master_state.new_application(record, scheduler)
+        app.last_executor_number = 0  # of those that are reserved, none has been used
         app.detached_at_s = event.now
         app.life.begin(event.now, f"submitted by {event.user} as {event.name}")
         self.master_state.out.append(c.PersistApplication(record=record))
@@ -462,6 +461,7 @@ class ApplicationRegistry:
         app = self._new(replace(event, new_id=event.application_id), queue)
         app.recovered = True
         app.doubtful_until_s = None
+        app.last_executor_number = number_at(event.now)
         self.nodes.forgot()
         self.nodes.reconciler.claim(app, event.now)
         return app
@@ -502,78 +502,6 @@ class ApplicationRegistry:
         """The application, if there is one and this has an effect on it."""
         app = self.master_state.applications.get(application_id)
         return app if app is not None and app.life.takes(happening) else None
-
-
-class _Checks:
-    """Why requests of one application are refused; most requests are like the one before."""
-
-    def __init__(
-        self, master_state: MasterState, app: Application, requests: Sequence[ContainerRequest],
-        now: float,
-    ) -> None:  # fmt: skip
-        self.master_state = master_state
-        self.app = app
-        self._now = now
-        self._requests = requests
-        self._driver = is_driver(app.application_id)
-        self._latest: ContainerRequest | None = None
-        self._resources = Resources(0, 0)
-        self._why = ""
-
-    def of(self, request: ContainerRequest) -> tuple[ContainerRequest, str]:
-        """The request, a whole GPU resolved to a quantity, and why it is refused; empty if it is
-        not.
-
-        Raises nothing: a refusal is a notice to the application.
-        """
-        limit = self.master_state.bounds.containers_limit
-        if len(self.app.containers) >= limit:
-            return request, (
-                f"the application has {limit} containers already (containers_limit); raise it in "
-                f"hrm.toml [master]"
-            )
-        if not self._is_like_the_latest(request):
-            self._latest = request
-            self._why = malformed(request)
-            if not self._why:
-                requires = self.app.requires
-                resolved = resolve(self.master_state, request, requires)
-                self._resources = resolved.resources
-                self._why = (
-                    gpu_refusal(self.master_state, resolved, requires)
-                    or refusal(
-                        self.master_state,
-                        resolved.resources,
-                        driver=self._driver,
-                        requires=requires,
-                    )
-                    or gangs.refusal(
-                        self.master_state, self.app, resolved.resources, self._requests
-                    )
-                    or queue_bounds.refusal(
-                        self.master_state, self.app, resolved.resources, self._now, self._requests
-                    )
-                    or self._of_driver(resolved.resources)
-                )
-        if not self._why and request.resources is not self._resources and request.gpus:
-            request = replace(request, resources=self._resources)
-        return request, self._why
-
-    def _of_driver(self, resources: Resources) -> str:
-        if not self._driver:
-            return ""
-        return driver_places.refusal(self.master_state, self.app, resources)
-
-    def _is_like_the_latest(self, request: ContainerRequest) -> bool:
-        latest = self._latest
-        if latest is None:
-            return False
-        if request.resources is not latest.resources and (
-            malformed(request) or request.resources != latest.resources
-        ):
-            return False
-        same_duration = request.expected_duration_s == latest.expected_duration_s
-        return request.gpus == latest.gpus and same_duration
 
 
 def _gone(application_id: ApplicationId, app: Application | None) -> NotFound:

@@ -48,7 +48,7 @@ from hrm.core.vocabulary.node_requirement import (
     among,
     unmet,
 )
-from hrm.core.vocabulary.records import ApplicationRecord
+from hrm.core.vocabulary.records import ApplicationRecord, reserved_number
 from hrm.core.vocabulary.run_times import (
     FinishTimes,
     RunTimeKey,
@@ -200,6 +200,8 @@ class MasterState:
             watch(("container", container_id, container, None, pending, now, "requested"))
         if executor_id.isdecimal() and (number := int(executor_id)) > app.last_executor_number:
             app.last_executor_number = number
+            if number > app.record.last_executor_number:
+                self.update_record(app)
         return container
 
     def driver_waits(self, container: Container, waits: Waits | None) -> None:
@@ -271,7 +273,8 @@ class MasterState:
         self.update_record(app, **changes)
 
     def update_record(self, app: Application, **changes: object) -> None:
-        record = replace(app.record, last_executor_number=app.last_executor_number)
+        reserved = max(app.record.last_executor_number, reserved_number(app.last_executor_number))
+        record = replace(app.record, last_executor_number=reserved)
         app.record = replace(record, **changes)  # type: ignore[arg-type]
         self.out.append(c.PersistApplication(record=app.record))
 

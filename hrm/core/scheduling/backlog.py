@@ -134,8 +134,8 @@ class Backlog:
             self.declining.pop(job.application_id, None)
 
     def passed(self, job: Job, *, is_passed: bool) -> None:
-        """Does it wait for what has no end, or for its part of the GPUs? Then others go first, until
-        capacity is freed."""
+        """Does it wait for what has no end, or for its part of the GPUs? Then others go first,
+        until capacity is freed."""
         if is_passed:
             self._passed[job.application_id] = job
         elif self._passed.pop(job.application_id, None) is not None:

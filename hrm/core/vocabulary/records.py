@@ -6,15 +6,21 @@ from dataclasses import dataclass
 
 from hrm.core.vocabulary.model import ApplicationId, ApplicationState, WorkloadClass
 
-__all__ = ["ApplicationRecord"]
+__all__ = ["ApplicationRecord", "number_at", "reserved_number"]
+
+_RESERVED = 100
+"""So many numbers of executors are reserved at a time."""
+_NUMBERS = 1_000_000_000
+"""Spark has those of executors below 2^31."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApplicationRecord:
     """The durable part of an application. Times are seconds since the epoch; 0: not yet.
 
-    ``last_executor_number`` is the highest executor number seen when the record was written;
-    ``gang_min`` how many of its first containers start together, 0 and 1: each by itself;
+    ``last_executor_number``: none of its executors has a higher number until it is written again
+    (``reserved_number``). ``gang_min``: how many of its first containers start together, 0 and 1:
+    each by itself;
     ``stream_min`` the same where it is a stream, 0: all of its first request. ``input_bytes``: how
     much it reads, 0: not stated.
     ``class_guessed``: it counts as a stream because its last run was one, and nothing has confirmed
@@ -54,3 +60,17 @@ class ApplicationRecord:
     tasks_completed: int = 0
     tasks_failed: int = 0
     owner: str = ""
+
+
+def reserved_number(last: int) -> int:
+    """Up to which numbers of executors are reserved where ``last`` is the highest that is used.
+
+    Requests are not written, so a master that takes over does not know the latest. It need not: an
+    AppMaster that has lost them, too, begins after all that may have been used."""
+    return max(1, -(-last // _RESERVED)) * _RESERVED
+
+
+def number_at(now: float) -> int:
+    """After which number executors begin where nobody knows which have been used: the store has
+    lost the application, and its AppMaster has started again. No earlier time gives as many."""
+    return int(now) % _NUMBERS
