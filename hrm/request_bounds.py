@@ -216,6 +216,7 @@ FIELDS: dict[str, FieldBound] = {
     "SubmitPipelineTaskRequest.payload": FieldBound(60 * MIB, setting="pipeline_payload_mib"),
     "SubmitPipelineTaskRequest.files": FieldBound(count=10_000),
     "SubmitPipelineTaskRequest.queue": _LABEL,
+    "SubmitPipelineTaskRequest.result_dir": _TEXT,
     "SubmitPipelineTaskRequest.node_labels": FieldBound(ID, count=LABELS),
     "PipelineSpec.name": _ID,
     "PipelineSpec.reference": _LABEL,

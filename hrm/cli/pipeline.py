@@ -81,6 +81,14 @@ LabelsOption = Annotated[
     list[str] | None,
     typer.Option("--node-label", help="That a node must have to run them; may be repeated."),
 ]
+DirOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--result-dir",
+        help="Results stay in this directory, which nodes share; nothing of them passes the "
+        "master.",
+    ),
+]
 QueueOption = Annotated[
     str, typer.Option("--queue", help="Of the application that the tasks are; else by rules.")
 ]
@@ -97,6 +105,7 @@ def run(
         Path | None, typer.Option(help="Pickle each result into this directory, as N.pickle.")
     ] = None,
     result_format: FormatOption = None,
+    result_dir: DirOption = None,
     queue: QueueOption = "",
     labels: LabelsOption = None,
     here: Annotated[
@@ -119,7 +128,7 @@ def run(
     else:
         tasks = list(zip(values, sizes, strict=True))
         results = _on_cluster(
-            pipeline, tasks, workload, master, queue, labels, timeout, result_format
+            pipeline, tasks, workload, master, queue, labels, timeout, result_format, result_dir
         )
     if save is not None:
         _save(results, save)
@@ -147,6 +156,7 @@ def submit(
     size_mb: SizeOption = 0.0,
     workload: ClassOption = Class.BATCH,
     result_format: FormatOption = None,
+    result_dir: DirOption = None,
     queue: QueueOption = "",
     labels: LabelsOption = None,
     detach: Annotated[
@@ -165,15 +175,16 @@ def submit(
 
     if not detach:
         run(
-            reference, inputs, kind, size_mb, workload, None, result_format, queue, labels, False,
-            timeout,
-            master, output,
+            reference, inputs, kind, size_mb, workload, None, result_format, result_dir, queue,
+            labels, False, timeout, master, output,
         )  # fmt: skip
         return
     pipeline = load(reference)
     values = [(_value(x, kind), size_mb or _size_mb(x, kind)) for x in inputs]
     sent = []
-    with Client(master, queue=queue, node_labels=labels or ()) as client:
+    with Client(
+        master, queue=queue, node_labels=labels or (), result_dir=result_dir or ""
+    ) as client:
         for value, size in values:
             ticket = client.send(
                 pipeline, value, size_mb=size, workload=WorkloadClass(workload.value),
@@ -313,6 +324,7 @@ def _on_cluster(
     labels: list[str] | None,
     timeout_s: float,
     result_format: str | None,
+    result_dir: Path | None,
 ) -> list[TaskResult]:
     import time
 
@@ -322,7 +334,9 @@ def _on_cluster(
     deadline = time.monotonic() + timeout_s
     with (
         sigterm_as_interrupt(),
-        Client(master, queue=queue, node_labels=labels or ()) as client,
+        Client(
+            master, queue=queue, node_labels=labels or (), result_dir=result_dir or ""
+        ) as client,
         progress_bar(pipeline.name, len(inputs)) as advance,
     ):
         tasks = []
@@ -361,16 +375,24 @@ def _save(results: Iterable[TaskResult], directory: Path) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         for number, one in enumerate(results):
             if one.ok:
-                (directory / f"{number}.pickle").write_bytes(pickle.dumps(one.value, protocol=5))
+                (directory / f"{number}.pickle").write_bytes(_pickled(one))
     except OSError as error:
         raise errors.InvalidRequest(f"cannot write results to {directory}: {error}") from error
 
 
 def _save_to(one: TaskResult, path: Path) -> None:
     try:
-        path.write_bytes(pickle.dumps(one.value, protocol=5))
+        path.write_bytes(_pickled(one))
     except OSError as error:
         raise errors.InvalidRequest(f"cannot write the result to {path}: {error}") from error
+
+
+def _pickled(one: TaskResult) -> bytes:
+    """The value, also where it stays in a directory."""
+    from hrm.pipelines.client.result_file import ResultFile
+
+    value = one.value.load() if isinstance(one.value, ResultFile) else one.value
+    return pickle.dumps(value, protocol=5)
 
 
 def _as_json(text: str, one: TaskResult) -> dict[str, Any]:

@@ -32,11 +32,13 @@ if TYPE_CHECKING:
     from hrm.pipelines.client.client import Client, Task
     from hrm.pipelines.client.definition import Pipeline, Step
     from hrm.pipelines.client.outcome import SubtaskRun, TaskFailed, TaskResult
+    from hrm.pipelines.client.result_file import ResultFile
     from hrm.pipelines.client.spark import map_in_pandas
 
 __all__ = [
     "Client",
     "Pipeline",
+    "ResultFile",
     "Step",
     "SubtaskRun",
     "Task",
@@ -46,6 +48,7 @@ __all__ = [
 ]
 
 _HOME = {"Pipeline": "definition", "Step": "definition", "map_in_pandas": "spark"}
+_HOME["ResultFile"] = "result_file"
 _HOME |= dict.fromkeys(("SubtaskRun", "TaskFailed", "TaskResult"), "outcome")
 
 

@@ -104,7 +104,7 @@ class SourceFile(_message.Message):
     def __init__(self, path: _Optional[str] = ..., content: _Optional[bytes] = ...) -> None: ...
 
 class SubmitPipelineTaskRequest(_message.Message):
-    __slots__ = ("task_id", "pipeline", "payload", "raw", "size_mb", "workload_class", "files", "user", "result_format", "result_key", "queue", "node_labels", "ownership_key")
+    __slots__ = ("task_id", "pipeline", "payload", "raw", "size_mb", "workload_class", "files", "user", "result_format", "result_key", "queue", "node_labels", "result_dir", "ownership_key")
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     PIPELINE_FIELD_NUMBER: _ClassVar[int]
     PAYLOAD_FIELD_NUMBER: _ClassVar[int]
@@ -117,6 +117,7 @@ class SubmitPipelineTaskRequest(_message.Message):
     RESULT_KEY_FIELD_NUMBER: _ClassVar[int]
     QUEUE_FIELD_NUMBER: _ClassVar[int]
     NODE_LABELS_FIELD_NUMBER: _ClassVar[int]
+    RESULT_DIR_FIELD_NUMBER: _ClassVar[int]
     OWNERSHIP_KEY_FIELD_NUMBER: _ClassVar[int]
     task_id: str
     pipeline: PipelineSpec
@@ -130,8 +131,9 @@ class SubmitPipelineTaskRequest(_message.Message):
     result_key: bytes
     queue: str
     node_labels: _containers.RepeatedScalarFieldContainer[str]
+    result_dir: str
     ownership_key: str
-    def __init__(self, task_id: _Optional[str] = ..., pipeline: _Optional[_Union[PipelineSpec, _Mapping]] = ..., payload: _Optional[bytes] = ..., raw: bool = ..., size_mb: _Optional[float] = ..., workload_class: _Optional[_Union[_common_pb2.WorkloadClass, str]] = ..., files: _Optional[_Iterable[_Union[SourceFile, _Mapping]]] = ..., user: _Optional[str] = ..., result_format: _Optional[_Union[PipelineResultFormat, str]] = ..., result_key: _Optional[bytes] = ..., queue: _Optional[str] = ..., node_labels: _Optional[_Iterable[str]] = ..., ownership_key: _Optional[str] = ...) -> None: ...
+    def __init__(self, task_id: _Optional[str] = ..., pipeline: _Optional[_Union[PipelineSpec, _Mapping]] = ..., payload: _Optional[bytes] = ..., raw: bool = ..., size_mb: _Optional[float] = ..., workload_class: _Optional[_Union[_common_pb2.WorkloadClass, str]] = ..., files: _Optional[_Iterable[_Union[SourceFile, _Mapping]]] = ..., user: _Optional[str] = ..., result_format: _Optional[_Union[PipelineResultFormat, str]] = ..., result_key: _Optional[bytes] = ..., queue: _Optional[str] = ..., node_labels: _Optional[_Iterable[str]] = ..., result_dir: _Optional[str] = ..., ownership_key: _Optional[str] = ...) -> None: ...
 
 class SubmitPipelineTaskResponse(_message.Message):
     __slots__ = ("task_id",)
@@ -220,7 +222,7 @@ class SubtaskTiming(_message.Message):
     def __init__(self, subtask: _Optional[str] = ..., row: _Optional[_Union[PipelineRow, _Mapping]] = ..., device: _Optional[_Union[SubtaskDevice, str]] = ..., number: _Optional[int] = ..., run: _Optional[int] = ..., outcome: _Optional[_Union[SubtaskOutcome, str]] = ..., ready_at_s: _Optional[float] = ..., started_at_s: _Optional[float] = ..., waited_s: _Optional[float] = ..., ran_s: _Optional[float] = ..., memory_mib: _Optional[float] = ..., gpu_memory_mib: _Optional[float] = ..., co_runners: _Optional[_Iterable[_Union[PipelineRow, _Mapping]]] = ..., message: _Optional[str] = ..., node: _Optional[str] = ..., placed_by: _Optional[str] = ..., fallback: _Optional[str] = ...) -> None: ...
 
 class PipelineTaskEnd(_message.Message):
-    __slots__ = ("outcome", "message", "node", "attempt", "timings", "response_s", "result_bytes", "result_format", "proof", "placement")
+    __slots__ = ("outcome", "message", "node", "attempt", "timings", "response_s", "result_bytes", "result_format", "proof", "placement", "in_result_dir")
     OUTCOME_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
@@ -231,6 +233,7 @@ class PipelineTaskEnd(_message.Message):
     RESULT_FORMAT_FIELD_NUMBER: _ClassVar[int]
     PROOF_FIELD_NUMBER: _ClassVar[int]
     PLACEMENT_FIELD_NUMBER: _ClassVar[int]
+    IN_RESULT_DIR_FIELD_NUMBER: _ClassVar[int]
     outcome: PipelineTaskOutcome
     message: str
     node: str
@@ -241,7 +244,8 @@ class PipelineTaskEnd(_message.Message):
     result_format: PipelineResultFormat
     proof: bytes
     placement: int
-    def __init__(self, outcome: _Optional[_Union[PipelineTaskOutcome, str]] = ..., message: _Optional[str] = ..., node: _Optional[str] = ..., attempt: _Optional[int] = ..., timings: _Optional[_Iterable[_Union[SubtaskTiming, _Mapping]]] = ..., response_s: _Optional[float] = ..., result_bytes: _Optional[int] = ..., result_format: _Optional[_Union[PipelineResultFormat, str]] = ..., proof: _Optional[bytes] = ..., placement: _Optional[int] = ...) -> None: ...
+    in_result_dir: bool
+    def __init__(self, outcome: _Optional[_Union[PipelineTaskOutcome, str]] = ..., message: _Optional[str] = ..., node: _Optional[str] = ..., attempt: _Optional[int] = ..., timings: _Optional[_Iterable[_Union[SubtaskTiming, _Mapping]]] = ..., response_s: _Optional[float] = ..., result_bytes: _Optional[int] = ..., result_format: _Optional[_Union[PipelineResultFormat, str]] = ..., proof: _Optional[bytes] = ..., placement: _Optional[int] = ..., in_result_dir: bool = ...) -> None: ...
 
 class GetPipelineResultRequest(_message.Message):
     __slots__ = ("task_id", "forget", "ownership_key")
@@ -533,7 +537,7 @@ class StoredPipelineTask(_message.Message):
     def __init__(self, request: _Optional[_Union[SubmitPipelineTaskRequest, _Mapping]] = ..., code: _Optional[str] = ..., application_id: _Optional[str] = ..., vcores: _Optional[int] = ..., memory_mib: _Optional[int] = ..., gpu_memory_mib: _Optional[int] = ..., submitted_at_s: _Optional[float] = ..., scope: _Optional[str] = ..., owner: _Optional[str] = ..., end: _Optional[_Union[PipelineTaskEnd, _Mapping]] = ...) -> None: ...
 
 class PlacePipelineTask(_message.Message):
-    __slots__ = ("attempt", "pipeline", "size_mb", "workload_class", "submitted_at_s", "raw", "payload_bytes", "files", "user", "result_format", "result_key")
+    __slots__ = ("attempt", "pipeline", "size_mb", "workload_class", "submitted_at_s", "raw", "payload_bytes", "files", "user", "result_format", "result_key", "result_dir")
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     PIPELINE_FIELD_NUMBER: _ClassVar[int]
     SIZE_MB_FIELD_NUMBER: _ClassVar[int]
@@ -545,6 +549,7 @@ class PlacePipelineTask(_message.Message):
     USER_FIELD_NUMBER: _ClassVar[int]
     RESULT_FORMAT_FIELD_NUMBER: _ClassVar[int]
     RESULT_KEY_FIELD_NUMBER: _ClassVar[int]
+    RESULT_DIR_FIELD_NUMBER: _ClassVar[int]
     attempt: PipelineAttempt
     pipeline: PipelineSpec
     size_mb: float
@@ -556,7 +561,8 @@ class PlacePipelineTask(_message.Message):
     user: str
     result_format: PipelineResultFormat
     result_key: bytes
-    def __init__(self, attempt: _Optional[_Union[PipelineAttempt, _Mapping]] = ..., pipeline: _Optional[_Union[PipelineSpec, _Mapping]] = ..., size_mb: _Optional[float] = ..., workload_class: _Optional[_Union[_common_pb2.WorkloadClass, str]] = ..., submitted_at_s: _Optional[float] = ..., raw: bool = ..., payload_bytes: _Optional[int] = ..., files: _Optional[_Iterable[_Union[SourceFile, _Mapping]]] = ..., user: _Optional[str] = ..., result_format: _Optional[_Union[PipelineResultFormat, str]] = ..., result_key: _Optional[bytes] = ...) -> None: ...
+    result_dir: str
+    def __init__(self, attempt: _Optional[_Union[PipelineAttempt, _Mapping]] = ..., pipeline: _Optional[_Union[PipelineSpec, _Mapping]] = ..., size_mb: _Optional[float] = ..., workload_class: _Optional[_Union[_common_pb2.WorkloadClass, str]] = ..., submitted_at_s: _Optional[float] = ..., raw: bool = ..., payload_bytes: _Optional[int] = ..., files: _Optional[_Iterable[_Union[SourceFile, _Mapping]]] = ..., user: _Optional[str] = ..., result_format: _Optional[_Union[PipelineResultFormat, str]] = ..., result_key: _Optional[bytes] = ..., result_dir: _Optional[str] = ...) -> None: ...
 
 class WithdrawPipelineTask(_message.Message):
     __slots__ = ("attempt", "reason")

@@ -108,6 +108,7 @@ def submission(
         files=source_files(files),
         user=task.user,
         result_format=pw.from_result_format(task.result_format),
+        result_dir=task.result_dir,
         **said,
     )
 
@@ -285,6 +286,7 @@ def order(
         files=source_files(files.items()),
         user=task.user,
         result_format=pw.from_result_format(task.result_format),
+        result_dir=task.result_dir,
         **said,
     )
 

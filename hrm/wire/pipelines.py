@@ -66,6 +66,7 @@ SUBTASKS_MAX = 100
 _LAST_BUCKET = len(SIZE_BUCKETS_MB)
 _TEXT_MAX = 500
 """Of a reason's text; longer ones are truncated."""
+_PATH_MAX = 1_000
 _MOST = 1e9
 """Sent for an infinite wait."""
 _KEY_BYTES = (16, 64)
@@ -215,7 +216,17 @@ def to_task(
         submitted_at_s=submitted_at_s,
         user=codec.to_text(message.user, "user"),
         result_format=to_result_format(message.result_format),
+        result_dir=_to_directory(message.result_dir),
     )
+
+
+def _to_directory(text: str) -> str:
+    if text and (not text.startswith("/") or "\0" in text or len(text) > _PATH_MAX):
+        raise InvalidRequest(
+            f"result_dir is {text[:80]!r}; it must be the absolute path of a directory that nodes "
+            f"share with whoever reads results"
+        )
+    return text
 
 
 def from_result_format(kind: ResultFormat) -> Any:

@@ -55,7 +55,8 @@ from hrm.core.vocabulary.model import WorkloadClass
 from hrm.pipelines.client.definition import Pipeline, to_format
 from hrm.pipelines.client.outcome import TaskFailed, TaskResult, is_done, result_of
 from hrm.pipelines.client.progress_bar import progress_bar
-from hrm.pipelines.client.results import check_proof, decode, need_arrow
+from hrm.pipelines.client.result_file import result_file, value_of
+from hrm.pipelines.client.results import need_arrow
 from hrm.pipelines.client.sources import Sources, sources_of
 from hrm.pipelines.client.tickets import Ticket
 from hrm.pipelines.core.model import PipelineSpec, ResultFormat, TaskId, TaskSpec
@@ -171,6 +172,7 @@ class Client:
         user: str | None = None,
         queue: str = "",
         node_labels: Sequence[str] = (),
+        result_dir: str | Path = "",
     ) -> None:
         """``patience_s``: how long calls are retried while the master is unreachable or full;
         ``call_timeout_s``: of one call; ``tls_ca``: the cluster's authority, if not the one that
@@ -178,11 +180,14 @@ class Client:
         $HRM_ALLOW_CLEAR_TEXT). ``user``: the owner of the tasks, None: this process's user; nodes
         that run containers as their submitter need a user of that name. ``queue``: of the
         applications that its tasks are; empty: as rules place the user. ``node_labels``: that a
-        node must have to run them."""
+        node must have to run them. ``result_dir``: a directory that nodes share with whoever reads
+        results, where these stay: each ``value`` is a ``ResultFile``, and nothing of it passes the
+        master; empty: the master keeps them."""
         self._call_timeout_s = call_timeout_s
         self.user = _this_user() if user is None else user
         self.queue = queue
         self.node_labels = tuple(sorted(set(node_labels)))
+        self.result_dir = str(Path(result_dir).expanduser().absolute()) if result_dir else ""
         self.target = default_master(master)
         path = token_file(master, token_path)
         token, ca = rpc.read_token(path), tls.read_ca(tls.ca_file(path, tls_ca))
@@ -423,6 +428,7 @@ class Client:
             workload=workload,
             user=self.user,
             result_format=kind,
+            result_dir=self.result_dir,
         )
         return pipeline_stream.submission(
             *(message, task, sources.files),
@@ -452,8 +458,10 @@ class Client:
         end = await self._again(lambda: self._watch(ticket.task_id))
         if not is_done(end):
             return result_of(ticket.task_id, end, None)
+        if end.in_result_dir:
+            return result_of(ticket.task_id, end, result_file(ticket, end))
         data = await self._again(lambda: self._fetch(ticket, forget=forget))
-        return result_of(ticket.task_id, end, _value(ticket, end, data))
+        return result_of(ticket.task_id, end, value_of(ticket, end, data))
 
     def _note_running(self, task_id: str) -> None:
         this = asyncio.current_task()
@@ -569,24 +577,5 @@ def _ticket_of(request: pb.SubmitPipelineTaskRequest) -> Ticket:
         result_key=request.result_key.hex(),
         ownership_key=request.ownership_key,
         result_format=pipeline_wire.to_result_format(request.result_format).value,
+        result_dir=request.result_dir,
     )
-
-
-def _value(ticket: Ticket, end: pb.PipelineTaskEnd, data: bytes) -> Any:
-    """The value of a result, if its worker has proved that it is one.
-
-    Raises:
-        PermissionDenied: there is no valid proof, or it is not of the requested format.
-    """
-    kind = pipeline_wire.to_result_format(end.result_format)
-    check_proof(
-        data,
-        end.proof,
-        key=bytes.fromhex(ticket.result_key),
-        task_id=ticket.task_id,
-        placement=end.placement,
-        kind=kind,
-        node=end.node,
-    )
-    wanted = ResultFormat(ticket.result_format)
-    return decode(data, kind, wanted=wanted, task_id=ticket.task_id)

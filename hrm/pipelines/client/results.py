@@ -29,7 +29,7 @@ from typing import IO, Any
 from hrm.errors import HrmError, InvalidConfig, PermissionDenied
 from hrm.pipelines.core.model import ResultFormat
 
-__all__ = ["NotPlain", "Seal", "check_proof", "decode", "encode", "need_arrow"]
+__all__ = ["NotPlain", "Seal", "check_proof", "decode", "encode", "need_arrow", "result_name"]
 
 PICKLE_PROTOCOL = 5
 ARROW_MAJOR_MIN = 15
@@ -66,6 +66,11 @@ class Seal:
     def proof(self, kind: ResultFormat) -> bytes:
         """The proof of all that was written; empty without a key."""
         return _proof(self._key, *self._about, kind, self._digest) if self._key else b""
+
+
+def result_name(task_id: str, placement: int) -> str:
+    """The file of a result that stays in a directory."""
+    return f"{task_id}.{placement}"
 
 
 def _proof(

@@ -19,12 +19,14 @@ __all__ = ["Ticket"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ticket:
-    """Of one task. ``result_key``: hexadecimal; ``result_format``: a value of ``ResultFormat``."""
+    """Of one task. ``result_key``: hexadecimal; ``result_format``: a value of ``ResultFormat``;
+    ``result_dir``: where its result stays, empty: with the master."""
 
     task_id: str
     result_key: str
     ownership_key: str
     result_format: str
+    result_dir: str = ""
 
     @staticmethod
     def _path(task_id: str) -> Path:
@@ -54,6 +56,7 @@ class Ticket:
         path = cls._path(task_id)
         try:
             held = json.loads(path.read_text())
+            held.setdefault("result_dir", "")
             return cls(**{name: str(held[name]) for name in cls.__dataclass_fields__})
         except FileNotFoundError:
             raise NotFound(

@@ -102,7 +102,8 @@ class PipelineSpec:
 class TaskSpec:
     """One input for a pipeline: what schedulers may know. Its bytes travel separately.
 
-    ``user``: its owner, as claimed by the client.
+    ``user``: its owner, as claimed by the client. ``result_dir``: where its result stays; empty:
+    with the master.
     """
 
     task_id: TaskId
@@ -112,6 +113,7 @@ class TaskSpec:
     submitted_at_s: float = 0.0
     user: str = ""
     result_format: ResultFormat = ResultFormat.PICKLE
+    result_dir: str = ""
 
 
 class Row(NamedTuple):

@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Container, Coroutine
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -23,14 +24,29 @@ import structlog
 
 from hrm.errors import LimitReached, NotFound
 from hrm.master.disk_thread import Disk, open_file, size_of
-from hrm.pipelines.core.model import TaskId
+from hrm.pipelines.core.model import ResultFormat, TaskId
 from hrm.wire.pipelines import CHUNK_BYTES
 
-__all__ = ["RESULT_SAFE_S", "PipelineFiles"]
+__all__ = ["NO_PROOF", "RESULT_SAFE_S", "PipelineFiles", "ResultProof"]
 
 RESULT_SAFE_S = 60.0
 _log = structlog.get_logger("master.pipelines")
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class ResultProof:
+    """A worker's proof of a result, which only the client can verify. ``in_dir``: the result stays
+    in the directory that the task names."""
+
+    kind: ResultFormat
+    proof: bytes
+    placement: int
+    size: int
+    in_dir: bool = False
+
+
+NO_PROOF = ResultProof(ResultFormat.PICKLE, b"", 0, 0)
 
 
 class PipelineFiles:

@@ -14,7 +14,7 @@ import asyncio
 import contextlib
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -36,7 +36,7 @@ from hrm.master.interpreter import Interpreter
 from hrm.master.node_policies import NodePolicies
 from hrm.pipelines.core import cluster_messages as m
 from hrm.pipelines.core.cluster import ClusterBounds, PipelineCluster, TaskRecord
-from hrm.pipelines.core.model import ClusterPolicy, PipelineSpec, ResultFormat, TaskId, TaskSpec
+from hrm.pipelines.core.model import ClusterPolicy, PipelineSpec, TaskId, TaskSpec
 from hrm.pipelines.core.node_messages import TaskOutcome
 from hrm.pipelines.core.table import NodeRow
 from hrm.pipelines.core.workload import WorkerSize, WorkloadKey, size_for, workload_id
@@ -45,7 +45,7 @@ from hrm.pipelines.master.cluster_size import has_gpus, staying
 from hrm.pipelines.master.estimates import EstimatesOfUsers
 from hrm.pipelines.master.hosting import WorkloadHost
 from hrm.pipelines.master.kept_tasks import Code, KeptTasks
-from hrm.pipelines.master.result_files import PipelineFiles
+from hrm.pipelines.master.result_files import NO_PROOF, PipelineFiles, ResultProof
 from hrm.pipelines.master.settings import bounds_of_workloads
 from hrm.pipelines.master.streams import WatchedTasks, Watcher, WorkerStream
 from hrm.v1 import pipeline_pb2 as pb
@@ -67,18 +67,6 @@ _DONE = pb.PipelineTaskOutcome.PIPELINE_TASK_OUTCOME_DONE
 _EPOCHS = 1 << 20
 """Epochs wrap around here, so that an attempt within an epoch has 30 bits."""
 log = structlog.get_logger("master.pipelines")
-
-
-@dataclass(frozen=True, slots=True)
-class _Proof:
-    """A worker's proof of a result, which only the client can verify."""
-
-    kind: ResultFormat
-    proof: bytes
-    placement: int
-
-
-_NO_PROOF = _Proof(ResultFormat.PICKLE, b"", 0)
 
 
 class PipelineTasks:
@@ -136,7 +124,7 @@ class PipelineTasks:
         self._code: dict[TaskId, Code] = {}
         self._keys: dict[TaskId, bytes] = {}
         """Of live tasks; each is sent only to the worker that runs the task."""
-        self._proofs: dict[TaskId, _Proof] = {}
+        self._proofs: dict[TaskId, ResultProof] = {}
         """Of results that have been received and whose ends are about to be reported."""
         self.has_ended: Callable[[str], bool] = lambda _scope: False
         """Has an application or submission with a token of its own ended?"""
@@ -402,13 +390,14 @@ class PipelineTasks:
         done = command.outcome is TaskOutcome.DONE
         self._code.pop(task_id, None)
         self._keys.pop(task_id, None)
-        proof = self._proofs.pop(task_id, _NO_PROOF)
+        proof = self._proofs.pop(task_id, NO_PROOF)
         node = self.node_of(command.node)
         end = pipeline_stream.from_end(
             *(command.outcome, command.message, command.timings, node),
             attempt=m.placement_number(command.attempt),
             response_s=command.response_s,
-            result_bytes=self.files.size(task_id, "out") if done else 0,
+            result_bytes=proof.size if done else 0,
+            in_result_dir=proof.in_dir and done,
             result_format=pw.from_result_format(proof.kind) if done else None,
             proof=proof.proof if done else b"",
             placement=proof.placement if done else 0,
@@ -553,8 +542,10 @@ class PipelineTasks:
     def _attempt_ended(self, event: m.TaskEnded, ended: pb.PipelineAttemptEnd) -> None:
         attempt, end, result_bytes = ended.attempt, event.end, ended.end.result_bytes
         if self._is_current(event.name, attempt) and end.outcome is TaskOutcome.DONE:
-            proof = _Proof(*pipeline_stream.to_proof(ended.end), attempt.attempt)
-            if self.files.finish(end.task_id, attempt.attempt, result_bytes):
+            in_dir = ended.end.in_result_dir and self._has_result_dir(end.task_id)
+            said = pipeline_stream.to_proof(ended.end)
+            proof = ResultProof(*said, attempt.attempt, result_bytes, in_dir)
+            if in_dir or self.files.finish(end.task_id, attempt.attempt, result_bytes):
                 self._proofs[end.task_id] = proof
             else:
                 message = (
@@ -568,6 +559,10 @@ class PipelineTasks:
             self._send(event.name, pipeline_stream.acknowledgement(attempt))
         else:
             write.add_done_callback(partial(self._acknowledge, event.name, attempt))
+
+    def _has_result_dir(self, task_id: TaskId) -> bool:
+        record = self.workloads.find(task_id)
+        return record is not None and bool(record.spec.result_dir)
 
     def _acknowledge(
         self, name: NodeName, attempt: pb.PipelineAttempt, write: asyncio.Future[None]

@@ -237,6 +237,7 @@ class WorkerRuntime:
                 "result_key": files.key.hex(),
                 "task_id": spec.task_id,
                 "placement": start.attempt,
+                "result_dir": spec.result_dir,
             }
         place = (start.device, start.number)
         try:
@@ -250,6 +251,7 @@ class WorkerRuntime:
         message = result.message
         if result.outcome is RunOutcome.DONE and subtask.name == files.last:
             files.kind, files.proof = result.kind, result.proof
+            files.in_dir_bytes = result.in_dir_bytes
         if result.outcome is RunOutcome.DONE and self._is_declared(start):
             message = _ON_DECLARED
         self._deliver(
@@ -311,6 +313,10 @@ class WorkerRuntime:
             end.result_format = pw.from_result_format(files.kind)
             end.proof = files.proof
             try:
+                if files.in_dir_bytes is not None:
+                    end.in_result_dir, end.result_bytes = True, files.in_dir_bytes
+                    yield pipeline_stream.attempt_ended(attempt, end)
+                    return
                 with files.open_result() as file:
                     while data := file.read(pw.CHUNK_BYTES):
                         yield pipeline_stream.result_piece(attempt, end.result_bytes, data)

@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from hrm.pipelines.client.definition import Function, Pipeline
-from hrm.pipelines.client.results import NotPlain, Seal, encode
+from hrm.pipelines.client.results import NotPlain, Seal, encode, result_name
 from hrm.pipelines.core.model import Device, ResultFormat
 from hrm.pipelines.core.node_messages import RunOutcome
 
@@ -42,7 +42,8 @@ Job = dict[str, Any]
 not pickled; ``output``: the path to write; ``memory_limit_mib``: 0 for none.
 
 Of the last subtask also ``result_format``, ``result_key`` (hexadecimal, "" for none), ``task_id``
-and ``placement``: what it returns is the task's result (see ``hrm.pipelines.client.results``)."""
+and ``placement``: what it returns is the task's result (see ``hrm.pipelines.client.results``); and
+``result_dir``: the directory where that stays, instead of ``output``; "" for none."""
 
 _MESSAGE_MAX = 2_000
 _PR_SET_PDEATHSIG = 1
@@ -78,7 +79,7 @@ def run_job(job: Job) -> dict[str, Any]:
     started_s = time.perf_counter()
     ran_s: float | None = None
     outcome, message = RunOutcome.DONE, ""
-    sealed = {}
+    sealed: dict[str, Any] = {}
     _reset_peaks()
     try:
         function = _function(job)
@@ -139,23 +140,39 @@ def _read(path: Path, *, raw: bool) -> Any:
         return pickle.load(file)  # nosec B301 # noqa: S301 - its functions are the submitter's, too
 
 
-def _write(job: Job, result: Any) -> dict[str, str]:
+def _write(job: Job, result: Any) -> dict[str, Any]:
     """Write what a subtask returned; of the last one, returns the report to the client."""
+    last, directory = "result_format" in job, job.get("result_dir", "")
     path = Path(job["output"])
-    part = path.with_suffix(".part")
-    last = "result_format" in job
+    if directory:
+        path = Path(directory, result_name(job["task_id"], job["placement"]))
+    part = path.with_name(f"{path.name}.part")
     wanted = ResultFormat(job["result_format"]) if last else ResultFormat.PICKLE
     key = bytes.fromhex(job.get("result_key", ""))
     try:
         with part.open("wb") as file:
             seal = Seal(file, key, job.get("task_id", ""), job.get("placement", 0))
             kind = encode(result, wanted, seal)
+            if directory:
+                file.flush()
+                os.fsync(file.fileno())
+        part.rename(path)
     except NotPlain:
         raise
+    except OSError as error:
+        if not directory:
+            raise
+        part.unlink(missing_ok=True)
+        raise OSError(
+            f"result_dir {directory}: {error.strerror}; it must be a directory that this node "
+            f"shares, in which the task's user may write"
+        ) from error
     except (pickle.PicklingError, TypeError, AttributeError) as error:
         raise TypeError(f"what it returned does not pickle: {error}") from error
-    part.rename(path)
-    return {"result_format": kind.value, "proof": seal.proof(kind).hex()} if last else {}
+    if not last:
+        return {}
+    said = {"result_format": kind.value, "proof": seal.proof(kind).hex()}
+    return said | ({"in_dir_bytes": path.stat().st_size} if directory else {})
 
 
 @contextlib.contextmanager

@@ -52,7 +52,8 @@ Place = tuple[Device, int]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunResult:
     """How a run ended. Memory peaks in MiB, 0 if not measured. ``kind``, ``proof``: of what
-    the last subtask of a task returned."""
+    the last subtask of a task returned; ``in_dir_bytes``: its size, where it stays in the directory
+    that the task names."""
 
     outcome: RunOutcome
     message: str = ""
@@ -61,6 +62,7 @@ class RunResult:
     gpu_memory_mib: float = 0.0
     kind: ResultFormat = ResultFormat.PICKLE
     proof: bytes = b""
+    in_dir_bytes: int | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -265,6 +267,7 @@ def _result_of(reply: Any) -> RunResult:
         gpu_memory_mib=_number(reply, "gpu_memory_mib"),
         kind=ResultFormat(reply.get("result_format", ResultFormat.PICKLE.value)),
         proof=bytes.fromhex(_text(reply, "proof"))[:_PROOF_BYTES_MAX],
+        in_dir_bytes=int(_number(reply, "in_dir_bytes")) if "in_dir_bytes" in reply else None,
     )
 
 

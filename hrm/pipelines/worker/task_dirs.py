@@ -33,7 +33,7 @@ class TaskFiles:
     """The files of a placement: ``directory`` has the input and the outputs, ``code`` its modules.
 
     ``key``: with which the last step's process proves the result (``proof``, in the format
-    ``kind``).
+    ``kind``). ``in_dir_bytes``: its size, where it stays in the directory that the task names.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -44,6 +44,7 @@ class TaskFiles:
         self.key = b""
         self.kind = ResultFormat.PICKLE
         self.proof = b""
+        self.in_dir_bytes: int | None = None
         self.filled = False
         """All files are present, or were refused."""
         self.problem = ""

@@ -101,3 +101,20 @@ def visible(value: int) -> tuple[int, str]:
 
 
 not_a_pipeline = 7
+
+
+reading = Pipeline("reading")
+
+
+@reading.subtask(attempts=1)
+def total(made: Any) -> int:
+    """The sum of what another task has left in a directory."""
+    return sum(made.load())
+
+
+numbers = Pipeline("numbers")
+
+
+@numbers.subtask(attempts=1)
+def count(most: int) -> list[int]:
+    return list(range(most))
