@@ -44,7 +44,7 @@ $(READY): $(USABLE)
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[spark,bench,dev]'
 	@touch $@
 
-demo: $(USABLE) ## start a cluster, run WordCount and a streaming Top-K on it, show what happened
+demo: $(USABLE) ## start a cluster, run WordCount, a streaming Top-K and a pipeline on it, show what happened
 	$(BIN)/python -m benchmarks.demo
 
 # Tests that run at once. HRM_TEST_PATIENCE=4 is for a machine with other work, not more of these.

@@ -1,12 +1,13 @@
-"""A demonstration of HRM's main purpose: a batch and a streaming application on a small cluster.
+"""A demonstration of HRM's main purpose: batch, a stream and pipelines on one small cluster.
 
     python -m benchmarks.demo [--keep]
 
 Starts a cluster of two nodes on this machine, submits a structured-streaming Top-K and WordCount
-over a real text with the stock ``spark-submit``, watches both through HRM's AdminService, compares
-both results with counts computed without Spark, reports what ran where and how long containers
-waited, and shuts everything down. The cluster is smaller than the demand on purpose: the stream has
-one node's cores, WordCount requests both nodes', so one of its executors has to wait.
+over a real text with the stock ``spark-submit``, and a pipeline over blocks of the same text,
+watches all three through HRM's AdminService, compares their results with counts computed without
+Spark, reports what ran where and how long containers waited, and shuts everything down. The cluster
+is smaller than the demand on purpose: the stream has one slot, WordCount requests two, and workers
+of the pipeline take what these leave, and end as others want it.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import json
 import shlex
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,17 +30,20 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from rich.table import Table
 
 from benchmarks import checks
+from benchmarks.apps.word_blocks import WORDS, blocks_of
 from benchmarks.clusters import Hrm, Shape, Submission
 from benchmarks.common import CONSOLE, add_common_arguments, note, write_json
 from benchmarks.processes import BenchmarkError, in_directory
 from benchmarks.text import Text, build_text
 from hrm import rpc
+from hrm.pipelines import Client, Task
 from hrm.v1 import admin_pb2, admin_pb2_grpc, common_pb2
 
 __all__ = ["Admin", "History", "application_table", "container_table", "main"]
 
 APPS = Path(__file__).resolve().parent / "apps"
-WORDCOUNT, STREAM = "WordCount", "Top-K stream"
+WORDCOUNT, STREAM, PIPELINE = "WordCount", "Top-K stream", WORDS.name
+_BLOCKS = 24
 _OUT = Console(highlight=False, width=None if sys.stdout.isatty() else 110)
 _CALL_TIMEOUT_S = 5.0
 _PLACED_TIMEOUT_S = 60.0
@@ -177,10 +182,10 @@ def expected_counts(text: Text) -> dict[str, Any]:
 
 
 def shape_of_machine() -> Shape:
-    """Two nodes that together have the machine's cores, at most four; executors of a node."""
+    """Two nodes of two slots each; a slot has half of the machine's cores, at most two."""
     cores = min(2, max(1, (psutil.cpu_count() or 1) // 2))
     return Shape(
-        nodes=2, cores_per_node=cores, memory_per_node_mib=2048, executor_memory_mib=768,
+        nodes=2, cores_per_node=2 * cores, memory_per_node_mib=3072, executor_memory_mib=768,
         executor_overhead_mib=768, executors=2, executor_cores=cores,
     )  # fmt: skip
 
@@ -248,9 +253,10 @@ def _batches(output: Path) -> list[dict[str, Any]]:
 
 
 def watch(
-    admin: Admin, stream: Submission, wordcount: Submission, seconds: float, history: History
-) -> None:
-    """Show progress until both applications have ended, and note their classes.
+    admin: Admin, stream: Submission, wordcount: Submission, tasks: Sequence[Task],
+    seconds: float, history: History,
+) -> None:  # fmt: skip
+    """Show progress until both applications and all tasks have ended, and note their classes.
 
     Raises:
         BenchmarkError: they exceeded the limit, or the master stopped responding.
@@ -263,9 +269,9 @@ def watch(
     ) as progress:  # fmt: skip
         bars: dict[str, TaskID] = {
             name: progress.add_task(name, total=total, count="", state="starting")
-            for name, total in ((STREAM, seconds), (WORDCOUNT, None))
+            for name, total in ((STREAM, seconds), (WORDCOUNT, None), (PIPELINE, len(tasks)))
         }
-        while stream.running or wordcount.running:
+        while stream.running or wordcount.running or not all(task.done() for task in tasks):
             if time.monotonic() > deadline:
                 raise BenchmarkError(f"not done after {_RUN_TIMEOUT_S:.0f} s")
             seen.update(admin.applications())
@@ -277,12 +283,17 @@ def watch(
                 state=_describe(seen[STREAM]) if STREAM in seen else "starting",
             )  # fmt: skip
             if (app := seen.get(WORDCOUNT)) is not None:
-                tasks = app.progress
+                ran = app.progress
                 progress.update(
-                    bars[WORDCOUNT], completed=tasks.tasks_completed,
-                    total=tasks.tasks_total or None, state=_describe(app),
-                    count=f"{tasks.tasks_completed}/{tasks.tasks_total} tasks",
+                    bars[WORDCOUNT], completed=ran.tasks_completed,
+                    total=ran.tasks_total or None, state=_describe(app),
+                    count=f"{ran.tasks_completed}/{ran.tasks_total} tasks",
                 )  # fmt: skip
+            done = sum(task.done() for task in tasks)
+            progress.update(
+                bars[PIPELINE], completed=done, count=f"{done}/{len(tasks)} tasks",
+                state=_describe(seen[PIPELINE]) if PIPELINE in seen else "starting",
+            )  # fmt: skip
             time.sleep(0.25)
 
 
@@ -313,11 +324,16 @@ def complaints_of(
     history: History,
     words: dict[str, Any],
     top: dict[str, Any],
+    blocks: Sequence[dict[str, Any]],
     expected: dict[str, Any],
 ) -> list[str]:
-    """All deviations from the expected results; empty: the demo worked."""
+    """All deviations from the expected results; empty: the demo worked. ``blocks``: what the tasks
+    of the pipeline returned."""
     found = [f"WordCount: {text}" for text in checks.wordcount_complaints(words, expected)]
     found += [f"Top-K: {text}" for text in checks.rate_complaints(top)]
+    counted = sum(block["words"] for block in blocks)
+    if counted != expected["words"]:
+        found.append(f"{PIPELINE}: {counted} words, expected {expected['words']}")
     for name, wanted in ((STREAM, "STREAM"), (WORDCOUNT, "BATCH")):
         app = applications[name]
         # A stream is one while its query runs; before and after, there is no sign of one.
@@ -363,12 +379,13 @@ def print_results(words: dict[str, Any], top: dict[str, Any], text: Text) -> Non
 
 
 def run(cluster: Hrm, text: Text, expected: dict[str, Any], seconds: float) -> list[str]:
-    """Both applications on a running cluster; returns what went wrong.
+    """All three on a running cluster; returns what went wrong.
 
     Raises:
         BenchmarkError: an application failed or a limit passed.
     """
-    admin = Admin(f"127.0.0.1:{cluster.port}", cluster.token_file)
+    address = f"127.0.0.1:{cluster.port}"
+    admin = Admin(address, cluster.token_file)
     try:
         checkpoint = cluster.directory / "checkpoint"
         stream = submit(
@@ -384,18 +401,25 @@ def run(cluster: Hrm, text: Text, expected: dict[str, Any], seconds: float) -> l
             WORDCOUNT, executors=2,
         )  # fmt: skip
         history = History()
-        watch(admin, stream, wordcount, seconds, history)
+        with Client(address, token_path=cluster.token_file) as client:
+            tasks = [client.submit(WORDS, each) for each in blocks_of(Path(text.path), _BLOCKS)]
+            watch(admin, stream, wordcount, tasks, seconds, history)
+            blocks = [task.result(_CALL_TIMEOUT_S) for task in tasks]
         top, words = stream.result(_CALL_TIMEOUT_S), wordcount.result(_CALL_TIMEOUT_S)
         applications = wait_ended(admin)
     finally:
         admin.close()
     print_results(words, top, text)
-    both = [applications[STREAM], applications[WORDCOUNT]]
-    history.add(both)
+    ran_on = Counter(block.node for block in blocks)
+    where = ", ".join(f"{many} on {node}" for node, many in sorted(ran_on.items()))
+    note(f"{PIPELINE}: {len(blocks)} tasks, {where}")
+    shown = [applications[name] for name in (STREAM, WORDCOUNT, PIPELINE)]
+    history.add(shown)
     _OUT.print(history.table())
-    _OUT.print(application_table(both))
-    _OUT.print(container_table(both))
-    return complaints_of(applications, history, words, top, expected)
+    _OUT.print(application_table(shown))
+    _OUT.print(container_table(shown))
+    values = [block.value for block in blocks]
+    return complaints_of(applications, history, words, top, values, expected)
 
 
 def demonstrate(given: argparse.Namespace, directory: Path) -> int:
@@ -422,7 +446,7 @@ def demonstrate(given: argparse.Namespace, directory: Path) -> int:
     if given.json:
         write_json(given.json, {"benchmark": "demo", "elapsed_s": took_s, "complaints": wrong})
     if not wrong:
-        note(f"both answers are right; all is shut down after {took_s:.0f} s")
+        note(f"all answers are right; all is shut down after {took_s:.0f} s")
     return 1 if wrong else 0
 
 

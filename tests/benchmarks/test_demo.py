@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ pytest.importorskip("pyspark")
 
 from benchmarks import checks, demo
 from benchmarks.apps.topk_stream import key_of_value
+from benchmarks.apps.word_blocks import WORDS, blocks_of
 from hrm.v1 import admin_pb2, common_pb2
 
 
@@ -95,14 +97,28 @@ def test_every_part_that_failed_is_a_complaint(
     ranked = [[key, n] for key, n in sorted(counts.items(), key=lambda p: (-p[1], p[0]))]
     top: dict[str, Any] = {"batches": 1, "last": [{"batch": 0, "top": ranked}]}
     history = _history(applications)
-    assert demo.complaints_of(applications, history, words, top, words) == []
+    assert demo.complaints_of(applications, history, words, top, [words], words) == []
     applications[demo.STREAM].workload_class = common_pb2.WORKLOAD_CLASS_BATCH
     history.add(applications.values())  # the query has ended: no complaint
-    assert demo.complaints_of(applications, history, words, top, words) == []
+    assert demo.complaints_of(applications, history, words, top, [words], words) == []
     history = _history(applications)
     applications[demo.WORDCOUNT].state = common_pb2.APPLICATION_STATE_FAILED
     applications[demo.WORDCOUNT].message = "driver lost"
-    wrong = demo.complaints_of(applications, history, {**words, "words": 4}, {"last": []}, words)
-    assert len(wrong) == 4
+    wrong = demo.complaints_of(
+        applications, history, {**words, "words": 4}, {"last": []}, [], words
+    )
+    assert len(wrong) == 5
     assert any("classed BATCH, not STREAM" in text for text in wrong)
     assert any("driver lost" in text for text in wrong)
+
+
+def test_blocks_are_whole_lines_and_the_whole_text(tmp_path: Path) -> None:
+    path = tmp_path / "text"
+    path.write_text("".join(f"line {'word ' * (number % 7)}\n" for number in range(200)))
+    blocks = blocks_of(path, 9)
+    read = [WORDS.steps["read"](block) for block in blocks]
+    assert b"".join(read) == path.read_bytes()
+    assert all(text.endswith(b"\n") for text in read if text)
+    counted = [WORDS.run_here(block)["words"] for block in blocks]
+    with path.open() as lines:
+        assert sum(counted) == checks.expected_words(lines)["words"]
