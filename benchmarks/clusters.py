@@ -477,6 +477,14 @@ class Hrm(Cluster):
         """
         return self._listed("applications", "apps", "--all")
 
+    def containers(self, application_id: str) -> list[dict[str, Any]]:
+        """All that the master knows of an application, as in ``hrm app show``.
+
+        Raises:
+            BenchmarkError: the master does not show it.
+        """
+        return self._listed("containers", "app", "show", application_id)
+
     def events(self, kind: str, age_s: float) -> list[dict[str, Any]]:
         """What has changed lately, as in ``hrm events``.
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,8 +20,10 @@ from benchmarks.clusters import Submission
 from benchmarks.one_pool.chaos import Chaos, Death
 from benchmarks.one_pool.cluster import Labelled
 from benchmarks.one_pool.measures import (
+    Held,
     Span,
     covered_s,
+    held_part,
     overlap_s,
     stage_waits,
     task_spans,
@@ -62,7 +64,8 @@ class Run:
     so long work waited for a slot, ``backlog_slot_s``: slot seconds used meanwhile.
     ``durations_s``: micro-batches that began in the window, ``late``: longer than their trigger's
     interval. ``response_p50_s``, ``response_p95_s``: of tasks by class, "batch" and "stream".
-    ``machine_busy``: part of the machine's processor time.
+    ``machine_busy``: part of the machine's processor time. ``held_part``: part of the cores that
+    containers held while one that had been requested waited; None: none did.
     """
 
     arm: str
@@ -85,6 +88,7 @@ class Run:
     again: int = 0
     preempted: dict[str, int] = field(default_factory=dict)
     machine_busy: float = 0.0
+    held_part: float | None = None
     cpu_by_role_s: dict[str, float] = field(default_factory=dict)
     deaths: list[Death] = field(default_factory=list)
     complaints: list[str] = field(default_factory=list)
@@ -191,6 +195,10 @@ def run_arm(
     run.cpu_by_role_s = dict(running.used.by_role())
     if not arm.chaos:
         run.preempted = _preempted(cluster, running.begin_s, end_s)
+        last_s = running.begin_s + (run.makespan_s or end_s - running.begin_s)
+        run.held_part = held_part(
+            _containers(cluster, running.begin_s), (running.begin_s, last_s), plan.capacity
+        )
     await_empty([cluster])
     return run
 
@@ -298,6 +306,20 @@ def _add_stream(
     run.late = sum(batch.seconds > plan.offer.trigger_s for batch in inside)
     found = measures.stream_complaints(batches, inputs.stream_expected, len(feed.delivered_s))
     run.complaints += [f"stream: {text}" for text in found]
+
+
+def _containers(cluster: Labelled, since_s: float) -> Iterator[Held]:
+    """All of this run, the stream's among them."""
+    for app in cluster.applications():
+        if app.get("ended_at_s") and app["ended_at_s"] < since_s:
+            continue
+        for each in cluster.containers(app["application_id"]):
+            yield Held(
+                vcores=int(each["resources"]["vcores"]),
+                requested_s=each["requested_at_s"],
+                started_s=each.get("started_at_s") or None,
+                ended_s=each.get("ended_at_s") or None,
+            )
 
 
 def _preempted(cluster: Labelled, begin_s: float, end_s: float) -> dict[str, int]:

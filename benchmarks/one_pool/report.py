@@ -88,6 +88,7 @@ def _arm_figures(runs: Sequence[Run], plan: Plan) -> dict[str, Any]:
         "utilisation": middle(lambda run: run.utilisation(plan.capacity)),
         "backlog_utilisation": middle(lambda run: run.backlog_utilisation(plan.capacity)),
         "backlog_s": middle(lambda run: run.backlog_s or None),
+        "held_part": middle(lambda run: run.held_part),
         "spark_slot_s": middle(lambda run: run.spark_slot_s or None),
         "pipeline_slot_s": middle(lambda run: run.pipeline_slot_s or None),
         **{
@@ -197,6 +198,7 @@ def _arm_table(document: dict[str, Any]) -> str:
         "utilisation": "slots used", "backlog_utilisation": "while work waits",
         "backlog_s": "work waits, s", "spark_slot_s": "by Spark, slot s",
         "pipeline_slot_s": "by pipelines, slot s",
+        "held_part": "cores held while a container waits",
     }  # fmt: skip
     rows = []
     for arm, each in document["arms"].items():
@@ -210,7 +212,9 @@ def _arm_table(document: dict[str, Any]) -> str:
         f"{common.table(header, rows)}\n\n*Slots used*: time that Spark tasks which succeeded and "
         "steps of pipelines held a slot, over slots and time; what starts or idles in a slot does "
         "not use it. *Work waits*: a task of a submitted Spark stage, or a pipeline task that has "
-        "not begun, waits for a slot."
+        "not begun, waits for a slot. *Cores held while a container waits*: by containers, one of "
+        "which had been requested for more than a second; a Spark job requests no more than its "
+        "maximum."
     )
 
 

@@ -440,6 +440,13 @@ class MasterSettings(ServerSettings):
         le=86_400,
         description="how long a worker of pipelines that has no task is kept",
     )
+    pipeline_stream_idle_s: float = Field(
+        default=WORKLOAD_BOUNDS.stream_idle_s,
+        ge=0,
+        le=86_400,
+        description="the same for a worker of class stream: what it took from others by preemption "
+        "it would soon take again",
+    )
     pipeline_queue_limit: int = Field(
         default=10_000, ge=1, description="pipeline tasks that may wait for a node"
     )

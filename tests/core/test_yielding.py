@@ -84,13 +84,24 @@ def test_batch_that_came_later_starts_before() -> None:
     assert started(queue) == ["b"]
 
 
-def test_none_passes_batch_for_which_capacity_collects() -> None:
+def test_nothing_is_idle_for_batch_that_waits_for_other_batch() -> None:
     queue = unit_with(entry("b", 3, run_s=1_000.0))
     queue.enqueue(entry("large", 2))
     queue.enqueue(lazy("y", 1))
-    assert started(queue) == []
-    queue.remove(ContainerId("large"))
     assert started(queue) == ["y"]
+    queue.remove(ContainerId("b"))
+    assert started(queue) == ["large"]
+
+
+def test_none_takes_what_others_yield_to_batch() -> None:
+    queue = unit_with(entry("b", 1), lazy("y1", 1), lazy("y2", 1))
+    queue.enqueue(entry("large", 3))
+    queue.enqueue(lazy("y3", 1))
+    assert started(queue) == []
+    queue.remove(ContainerId("y1"))
+    assert started(queue) == [], "the rest of it is to come"
+    queue.remove(ContainerId("y2"))
+    assert started(queue) == ["large"]
 
 
 def test_what_streams_alone_keep_from_starting_holds_up_none() -> None:

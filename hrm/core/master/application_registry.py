@@ -189,6 +189,8 @@ class ApplicationRegistry:
                 refused[request.resource_profile_id, why].append(request.executor_id)
             else:
                 self.placement.request(app, request, event.now, is_new=event.again is False)
+        if app.last_executor_number > app.record.last_executor_number:
+            self.master_state.update_record(app)
         for (profile_id, why), executor_ids in refused.items():
             notice = c.RequestRefused(
                 executor_ids=tuple(executor_ids), resource_profile_id=profile_id, message=why

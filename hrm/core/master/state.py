@@ -200,8 +200,6 @@ class MasterState:
             watch(("container", container_id, container, None, pending, now, "requested"))
         if executor_id.isdecimal() and (number := int(executor_id)) > app.last_executor_number:
             app.last_executor_number = number
-            if number > app.record.last_executor_number:
-                self.update_record(app)
         return container
 
     def driver_waits(self, container: Container, waits: Waits | None) -> None:

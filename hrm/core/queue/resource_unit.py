@@ -9,7 +9,7 @@ the wait estimate:
 3. then batch waiters in order of arrival, first fit, but for the reservation of the first that does
    not fit (``reservation``). A waiter that running streams alone would keep from starting has none;
 4. containers that yield come last (``yielding``): in order of arrival those that fit, and none
-   while a stream or batch waits here, or at a sibling, that could use what is free, now or later.
+   while a stream waits here, or at a sibling, or batch that would start if all that yields ended.
 
 The replacement of a preempted container has a *place* at its unit: it waits there before other
 batch, behind those that had such a place before and any that has been passed ``PASSES_MAX`` times.
@@ -369,11 +369,12 @@ class UnitQueue:
         return started + self._start_yielding(now) if self.yielding_line else started
 
     def _start_yielding(self, now: float) -> list[Entry]:
-        """Start what yields, here and at siblings, once all else has been tried."""
+        """Start what yields, here and at siblings, once all else has been tried. Nothing is left
+        idle for batch that waits for other batch to end, as well."""
         started: list[Entry] = []
+        most = {id(queue): queue._without_yielding() for queue in self.pool} if self.line else {}
         awaited = any(
-            fits(queue.batch_waiting[x].demand, queue._stream_free())
-            for x, queue in self.line.items()
+            fits(queue.batch_waiting[x].demand, most[id(queue)]) for x, queue in self.line.items()
         )
         for container_id, queue in [] if awaited else list(self.yielding_line.items()):
             entry = queue.yielding_waiting[container_id]
@@ -382,6 +383,15 @@ class UnitQueue:
             if fits(entry.demand, queue.free):
                 started.append(queue.run(entry, now))
         return started
+
+    def _without_yielding(self) -> Vector:
+        """What would be free if all that yields had ended, here and at siblings."""
+        free = self.free
+        for owner in self.pool:
+            for entry in owner.running.values() if owner.yielding else ():
+                if entry.gives_way:
+                    free = plus(free, seen_from(self, owner, entry))
+        return free
 
     def _start_batch(self, units: list[UnitQueue], now: float) -> list[Entry]:
         """``startable`` for the batch of a pool that waits at ``units``."""

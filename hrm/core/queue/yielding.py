@@ -1,9 +1,10 @@
 """Containers that yield: they use what is idle, and end soon once anything else wants it.
 
 Idle cores are used without a second thought only by what is never in the way. So, at its resource
-unit, a yielding container is on the lowest level of three. One that waits starts when
-nothing else that waits there could use what is free. One that runs is ordered to end by its node,
-without a question to the master, when a stream or batch waits that would start in its place
+unit, a yielding container is on the lowest level of three. One that waits starts when nothing else
+that waits there could use what is free, now or once all that yields has ended: while a large one
+waits for other batch to end, cores are not left idle for it. One that runs is ordered to end by its
+node, without a question to the master, when a stream or batch waits that would start in its place
 (``hrm.core.node.preemption``): it has a short grace period (``yield_grace_s``) to finish its step
 or to give it back. It never ends for another one that yields.
 

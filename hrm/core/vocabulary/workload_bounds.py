@@ -11,12 +11,13 @@ __all__ = ["WORKLOAD_BOUNDS", "WorkloadBounds"]
 class WorkloadBounds:
     """``workers_max``: of one workload. ``begun_max``: workers that have been requested and do not
     run, unless twice as many run. ``worker_idle_s``: a worker without tasks is kept so long,
-    ``workload_idle_s``: a workload. ``failures_max``: workers in a row that fail before a task of
-    theirs has ended."""
+    ``stream_idle_s``: one of class stream, whose tasks come again, ``workload_idle_s``: a workload.
+    ``failures_max``: workers in a row that fail before a task of theirs has ended."""
 
     workers_max: int = 1_000
     begun_max: int = 8
     worker_idle_s: float = 3.0
+    stream_idle_s: float = 30.0
     workload_idle_s: float = 30.0
     failures_max: int = 8
     recovery_s: float = 15.0

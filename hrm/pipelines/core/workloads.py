@@ -452,7 +452,8 @@ class PipelinesCore:
     def _release_idle(self, workload: Workload, has: list[Worker], many: int, now: float) -> None:
         """First those that wait for a place, then those that have had nothing to do for a while."""
         rows = workload.cluster.table.nodes
-        idle_s = self.bounds.worker_idle_s
+        is_stream = workload.key.workload_class is WorkloadClass.STREAM
+        idle_s = self.bounds.stream_idle_s if is_stream else self.bounds.worker_idle_s
         free = [x for x in has if not x.runs and not x.adopted]
         for worker in has:
             row = rows.get(NodeName(worker.container_id))

@@ -35,6 +35,7 @@ def bounds_of_workloads(settings: MasterSettings) -> WorkloadBounds:
     return WorkloadBounds(
         workers_max=settings.pipeline_workers_max,
         worker_idle_s=settings.pipeline_worker_idle_s,
+        stream_idle_s=settings.pipeline_stream_idle_s,
         worker_cores=settings.pipeline_worker_cores,
         worker_memory_mib=settings.pipeline_worker_memory_mib,
     )

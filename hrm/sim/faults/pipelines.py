@@ -35,7 +35,7 @@ def could_serve(size: WorkerSize, units: Sequence[ResourceUnit]) -> bool:
 
 
 def _bounds(chance: Random, plan: Plan) -> WorkloadBounds:
-    return WorkloadBounds(
+    bounds = WorkloadBounds(
         workers_max=chance.randint(1, 6),
         begun_max=chance.randint(1, 4),
         worker_idle_s=chance.uniform(0.5, 4.0),
@@ -44,6 +44,7 @@ def _bounds(chance: Random, plan: Plan) -> WorkloadBounds:
         recovery_s=plan.bounds.recovery_window_s + chance.uniform(0.5, 4.0),
         connect_s=chance.uniform(3.0, 9.0),
     )
+    return replace(bounds, stream_idle_s=2 * bounds.worker_idle_s)
 
 
 def _client(plan: Plan, number: int) -> PipelineClientPlan:

@@ -2,8 +2,8 @@
 
 - While streams or batch wait at a unit for what running containers that yield hold there, these end
   within their grace period.
-- None that yields starts while a stream waits at its unit, or batch in its pool that streams and
-  drivers do not keep from starting.
+- None that yields starts while a stream waits at its unit, or, first of those of its unit, batch
+  that would start if all that yields there ended.
 - One that could start, because nothing else waits, does.
 
 That no more are ordered to end than needed is with the other preemptions
@@ -88,10 +88,10 @@ class YieldingChecks:
         queue = core.units[core.containers[container_id].spec.unit_id]
         waiting = [(queue, x) for x in queue.stream_waiting.values()]
         for each in queue.pool:
-            waiting += [(each, x) for x in each.batch_waiting.values()]
+            waiting += [(each, x) for x in list(each.batch_waiting.values())[:1]]
         for owner, waiter in waiting:
             is_stream = waiter.workload_class is WorkloadClass.STREAM
-            if is_stream or fits_offer(waiter.demand, _left_by(core, owner, _is_endless)):
+            if is_stream or fits_offer(waiter.demand, _left_by(core, owner, _remains)):
                 self._violated(
                     f"{container_id} yields, and starts at {queue.unit.unit_id} before "
                     f"{waiter.container_id}"
@@ -100,12 +100,6 @@ class YieldingChecks:
 
 def _waiting(queue: UnitQueue) -> list[Entry]:
     return [*queue.stream_waiting.values(), *queue.batch_waiting.values()]
-
-
-def _is_endless(core: NodeCore, container_id: ContainerId) -> bool:
-    spec = core.containers[container_id].spec
-    is_stream = spec.workload_class is WorkloadClass.STREAM
-    return is_stream or container_id.startswith(DRIVER_PREFIX)
 
 
 def _remains(core: NodeCore, container_id: ContainerId) -> bool:

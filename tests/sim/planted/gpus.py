@@ -13,7 +13,6 @@ import pytest
 
 from hrm.core.master import (
     admission,
-    application_registry,
     gangs,
     gpu_contest,
     gpu_shares,
@@ -178,7 +177,7 @@ def several_gpus_as_one(patch: pytest.MonkeyPatch) -> None:
         return replace(resolved, resources=replace(resolved.resources, gpus=1))
 
     resolve = admission.resolve
-    patch.setattr(application_registry, "resolve", of_one)
+    patch.setattr(request_checks, "resolve", of_one)
     patch.setattr(gangs, "resolve", of_one)
 
 
