@@ -18,6 +18,7 @@ from hrm.core.master import (
     gpu_shares,
     max_min,
     relocation,
+    request_checks,
 )
 from hrm.core.master.entities import Container
 from hrm.core.master.gpu_contest import GpuLot, GpuUser
