@@ -10,10 +10,13 @@ from hrm.core.tenancy.queue_spec import QueueSpec, spec_from
 from hrm.core.vocabulary.bounds import Bounds
 from hrm.core.vocabulary.model import (
     ApplicationId,
+    ContainerRequest,
     EndCause,
     FirstExecutors,
     NodeName,
     Resources,
+    ResourceUnit,
+    ResourceUnitId,
     WorkloadClass,
 )
 from hrm.testing.virtual import VirtualCluster, unit
@@ -297,3 +300,31 @@ def test_of_a_gang_none_is_reserved_what_is_free_while_another_waits_for_victims
         placed = [x for x in virtual.app(stream).containers.values() if x.node is not None]
         assert len(placed) in (0, 2)
     assert running(virtual, stream) == 2
+
+
+def test_what_wants_whole_gpus_before_any_is_known_counts_once_they_are() -> None:
+    """A new master has no nodes at first, and an application comes that no earlier one had."""
+    gpu = ResourceUnit(
+        unit_id=ResourceUnitId("n0/gpu0"), capacity=Resources(4, 8192, 1000), run_limit=1
+    )
+    units = [replace(gpu, unit_id=ResourceUnitId(f"n0/gpu{x}")) for x in range(4)]
+    virtual = VirtualCluster(queues=(spec_from("root.a", {"maximum": "50%"}),))
+    node = virtual.add_node(*units)
+    virtual.settle()
+    virtual.restart_master()
+    app = virtual.submit(0, queue="a")
+    wanted = tuple(
+        ContainerRequest(
+            executor_id=str(x), resource_profile_id=0, resources=Resources(1, 512), gpus=1
+        )
+        for x in range(1, 5)
+    )
+    virtual.submit_to_master(
+        e.ContainersRequested(now=virtual.now, application_id=app, requests=wanted, again=False)
+    )
+    virtual.register(node)
+
+    virtual.advance(5)
+
+    assert running(virtual, app) == 2
+    assert kept(virtual, app) == 2

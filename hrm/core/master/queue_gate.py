@@ -35,6 +35,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
 from hrm.core.master import gangs, queue_bounds
+from hrm.core.master.admission import resolve
 from hrm.core.master.entities import Application, Container
 from hrm.core.master.platform_shares import PlatformShares
 from hrm.core.master.queue_line import QueueLine, Waiter, dominant_part
@@ -80,6 +81,9 @@ class QueueGate:
         self._refuse_hopeless = refuse_hopeless
         self.lines: dict[QueueName, QueueLine] = {}
         self._arrived: dict[ApplicationId, dict[ContainerId, Container]] = {}
+        self._unsized: dict[ContainerId, Container] = {}
+        """Requested while no GPU was known, such as by a new master: how much a whole one is that
+        they want is known once there are some."""
         self._due: dict[QueueName, None] = {}
         self._unsorted: dict[QueueName, None] = {}
         self.may_lend = False
@@ -99,6 +103,8 @@ class QueueGate:
         container.withheld = True
         if container.request.resources.gpu_memory_mib:
             self._master_state.gpus.changed(container)
+        elif container.request.gpus:
+            self._unsized[container.container_id] = container
         arrived = self._arrived.get(app.application_id)
         if arrived is None:
             self._arrived[app.application_id] = {container.container_id: container}
@@ -259,9 +265,21 @@ class QueueGate:
 
     def _follow_capacity(self, *, all_of_it: bool) -> None:
         if self._usage.follow_capacity(all_of_it=all_of_it):
+            self._size_gpus()
             self.may_lend = True
             self._all_due()
             self._usage.grown.update(self._usage.unplaced)
+
+    def _size_gpus(self) -> None:
+        for container_id, container in list(self._unsized.items()):
+            app = self._master_state.applications.get(container.application_id)
+            request = container.request
+            if container.withheld and app is not None:
+                request = resolve(self._master_state, request, app.requires)
+            if not container.withheld or request.resources.gpu_memory_mib:
+                del self._unsized[container_id]
+            if request is not container.request:
+                self._master_state.change_request(container, request)
 
     def tick(self, now: float) -> None:
         """What is not followed as it happens is looked at from time to time."""

@@ -186,6 +186,7 @@ class PipelineChecks:
             case m.ReportPlacement(node=None):
                 self._placed.pop(command.task_id, None)
                 self._came_back.pop(command.task_id, None)
+                self._recovered.discard(command.task_id)  # an older placement counts no more
             case m.FinishTask():
                 self._finish(command, steps_of(command.task_id))
 
