@@ -13,6 +13,7 @@ from hrm.core.vocabulary.model import (
     ContainerRequest,
     EndCause,
     FirstExecutors,
+    Gpu,
     NodeName,
     Resources,
     ResourceUnit,
@@ -304,10 +305,13 @@ def test_of_a_gang_none_is_reserved_what_is_free_while_another_waits_for_victims
 
 def test_what_wants_whole_gpus_before_any_is_known_counts_once_they_are() -> None:
     """A new master has no nodes at first, and an application comes that no earlier one had."""
-    gpu = ResourceUnit(
-        unit_id=ResourceUnitId("n0/gpu0"), capacity=Resources(4, 8192, 1000), run_limit=1
-    )
-    units = [replace(gpu, unit_id=ResourceUnitId(f"n0/gpu{x}")) for x in range(4)]
+    units = [
+        ResourceUnit(
+            unit_id=ResourceUnitId(f"n0/gpu{x}"), capacity=Resources(4, 8192, 1000), run_limit=1,
+            gpu=Gpu(index=x, memory_mib=1000),
+        )
+        for x in range(4)
+    ]  # fmt: skip
     virtual = VirtualCluster(queues=(spec_from("root.a", {"maximum": "50%"}),))
     node = virtual.add_node(*units)
     virtual.settle()
@@ -328,3 +332,4 @@ def test_what_wants_whole_gpus_before_any_is_known_counts_once_they_are() -> Non
 
     assert running(virtual, app) == 2
     assert kept(virtual, app) == 2
+    assert virtual.master.placement.queues.taken_back == 0, "none passed that had to come back"
