@@ -146,7 +146,8 @@ def benchmark(given: argparse.Namespace, directory: Path) -> int:
     if given.json:
         common.write_json(given.json, result)
     body = queue_report(result) if given.queues else report(result)
-    whole = not given.only and (given.quick or set(given.systems) == set(SYSTEMS))
+    needs = {"hrm"} if given.queues else set(SYSTEMS)
+    whole = not given.only and (given.quick or needs <= set(given.systems))
     whole |= given.queues and {ALONE, QUEUE_ARMS[0]} <= set(given.only)
     if whole and result["answers_right"]:
         name = "sharing-queues" if given.queues else "sharing"
