@@ -151,9 +151,11 @@ class GroupIsolation(Isolation, abc.ABC):
     enforces_memory = True
 
     def __init__(self, identity: str, vcores: int, cpu_limit: CpuLimit) -> None:
-        """``vcores`` is the node's offer: it weighs HRM's groups against the machine's others."""
+        """``vcores`` is the node's offer: it weighs HRM's groups against the machine's others. An
+        offer of more than the machine has weighs no more: what else runs there, the agent and
+        drivers of clients among it, would get next to nothing."""
         self._identity = _valid(identity)
-        self._vcores = max(1, vcores)
+        self._vcores = max(1, min(vcores, os.cpu_count() or 1))
         self._cpu_limit = cpu_limit
 
     @abc.abstractmethod
