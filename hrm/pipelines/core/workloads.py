@@ -38,6 +38,7 @@ from hrm.core.vocabulary.model import (
 )
 from hrm.core.vocabulary.node_requirement import NodeRequirement
 from hrm.core.vocabulary.ownership import MASTER
+from hrm.core.vocabulary.records import ApplicationRecord
 from hrm.core.vocabulary.workload_bounds import WorkloadBounds
 from hrm.errors import AlreadyExists, HrmError, NotFound, Unavailable
 from hrm.pipelines.core import cluster_messages as m
@@ -248,10 +249,11 @@ class PipelinesCore:
         tasks: Iterable[TaskSpec],
         now: float,
         *,
-        is_known: bool,
+        known: ApplicationRecord | None,
     ) -> list[WorkloadStep]:
-        """A workload of an earlier master, with the tasks that had not ended. ``is_known``: the
-        master's core has its record. To be called before anything is opened."""
+        """A workload of an earlier master, with the tasks that had not ended. ``known``: its record
+        at the master's core; None: there is none. Where that has ended, such as a killed one's, so
+        have they. To be called before anything is opened."""
         cluster = self._new_cluster(key, self.ended)
         workload = Workload(application_id, key, cluster, idle_since_s=now)
         workload.count = int(now * _NUMBERS_A_SECOND)
@@ -260,8 +262,12 @@ class PipelinesCore:
             until_s = now + self.bounds.recovery_s
             self._feed(workload, m.TaskRecovered(now=now, task=task, until_s=until_s))
             self.of_task[task.task_id] = workload
+        if known is not None and known.state.ended:
+            why = f"{application_id} has ended: {known.message}"
+            self._end(workload, TaskOutcome.CANCELLED, why, now)
+            return self._flush()
         self._out.append(ListenTo(application_id))
-        registration = _registration(workload, now, is_known=is_known)
+        registration = _registration(workload, now, is_known=known is not None)
         self._out.append(AskMaster(application_id, registration))
         return self._flush()
 

@@ -183,10 +183,10 @@ class PipelineTasks:
         self._kept.drop_unused()
         known = self._master.core.master_state.applications
         for (app_id, key), specs in clusters.items():
-            decide = partial(
-                self.workloads.recover, app_id, key, specs, now, is_known=app_id in known
+            of_master = known[app_id].record if app_id in known else None
+            self.host.carry_out(
+                partial(self.workloads.recover, app_id, key, specs, now, known=of_master)
             )
-            self.host.carry_out(decide)
         self._cancel_damaged(left)
         self._end_left_over(now)
 

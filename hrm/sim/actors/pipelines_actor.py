@@ -137,8 +137,9 @@ class PipelinesActor:
             self.workloads.recover_ended(record, kept.application_id)
         state = self.life.core.master_state
         for (app_id, key), specs in clusters.items():
-            is_known = app_id in state.applications
-            self.run(partial(self.workloads.recover, app_id, key, specs, now, is_known=is_known))
+            app = state.applications.get(app_id)
+            known = None if app is None else app.record
+            self.run(partial(self.workloads.recover, app_id, key, specs, now, known=known))
         for app in list(state.live.values()):
             app_id = app.application_id
             if app_id.startswith(WORKLOAD_PREFIX) and app_id not in self.workloads.live:

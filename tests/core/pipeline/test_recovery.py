@@ -8,16 +8,19 @@ from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
 from hrm.core.vocabulary.model import (
     ApplicationId,
+    ApplicationState,
     ContainerState,
     ContainerStatus,
     NodeName,
     WorkloadClass,
     container_id_of,
 )
+from hrm.core.vocabulary.records import ApplicationRecord
 from hrm.pipelines.core import cluster_messages as m
 from hrm.pipelines.core import workloads as w
 from hrm.pipelines.core.cluster import LeastWait, PipelineCluster
 from hrm.pipelines.core.model import TaskId
+from hrm.pipelines.core.node_messages import TaskOutcome
 from hrm.pipelines.core.workload import WorkloadKey
 from tests.core.pipeline.building import capacity, task
 from tests.core.pipeline.pool import SMALL
@@ -25,6 +28,7 @@ from tests.core.pipeline.running_means import RunningMeans
 
 APP = ApplicationId("pipelines-1-1-0001")
 KEY = WorkloadKey("ana", "", WorkloadClass.BATCH, "p", "", SMALL)
+RECORD = ApplicationRecord(application_id=APP, submission_key="key", name="p", user="ana")
 
 
 def _taken_over(
@@ -37,7 +41,7 @@ def _taken_over(
         lambda _now: APP,
         epoch=lambda: 2,
     )
-    steps = workloads.recover(APP, KEY, [task("t"), task("u")], now, is_known=True)
+    steps = workloads.recover(APP, KEY, [task("t"), task("u")], now, known=RECORD)
     admitted = c.ApplicationAdmitted(
         application_id=APP, epoch=2, containers=containers, last_executor_number=5
     )
@@ -124,3 +128,27 @@ def test_only_an_earlier_masters_placement_comes_back() -> None:
     commands = cluster.handle(made_up)
     assert cluster.tasks[TaskId("t")].node is None
     assert any(isinstance(x, m.CancelTask) for x in commands)
+
+
+def test_tasks_of_an_application_that_was_killed_before_their_ends_were_written_are_cancelled() -> (
+    None
+):
+    workloads = w.PipelinesCore(
+        lambda _key, ended: PipelineCluster(LeastWait(), RunningMeans(), ended=ended),
+        lambda _now: APP,
+        epoch=lambda: 2,
+    )
+    killed = replace(RECORD, state=ApplicationState.KILLED, message="by ana")
+    steps = workloads.recover(APP, KEY, [task("t"), task("u")], 100.0, known=killed)
+    ends = [
+        (step.command.task_id, step.command.outcome, step.command.message)
+        for step in steps
+        if isinstance(step, w.FollowCommand) and isinstance(step.command, m.FinishTask)
+    ]
+    why = f"{APP} has ended: by ana"
+    assert ends == [
+        (TaskId("t"), TaskOutcome.CANCELLED, why),
+        (TaskId("u"), TaskOutcome.CANCELLED, why),
+    ]
+    assert not any(isinstance(step, w.AskMaster) for step in steps)
+    assert workloads.live == {}
