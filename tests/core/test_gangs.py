@@ -330,3 +330,25 @@ def test_units_that_share_cores_are_filled_once() -> None:
     assert len({x.pool or x.unit_id for x in units}) == 1 < len(units)
     assert not left_over({(3, 512, 0, 1): 1, (1, 512, 500, 1): 1}, units)
     assert left_over({(3, 512, 0, 1): 1, (2, 512, 500, 1): 1}, units).total() == 1
+
+
+def test_what_a_stream_requests_again_one_by_one_is_not_taken_for_all_of_its_gang() -> None:
+    """It was of two sizes, and did not come to run: its node was lost."""
+    large, small = Resources(3, 1024), Resources(1, 512)
+    cluster = VirtualCluster([unit("n0", 8)], schedulers=1)
+    node = cluster.nodes["n0"]
+    app = cluster.submit(0, workload_class=WorkloadClass.STREAM)
+    cluster.request_all(app, {1: large, 2: large, 3: small})
+    cluster.disconnect(node)
+    cluster.advance(cluster.bounds.node_timeout_s + 5)
+    assert cluster.app(app).ended_ids and not cluster.states(app)
+
+    cluster.request(app, [4], large)
+    cluster.settle()
+
+    refused = [x for x in cluster.notices.get(app, []) if isinstance(x, c.RequestRefused)]
+    assert refused == []
+    cluster.request_all(app, {5: large, 6: small})
+    cluster.register(node)
+    cluster.advance(5)
+    assert cluster.states(app) == {"running": 3}

@@ -301,7 +301,8 @@ def _members(
     master_state: MasterState, app: Application, coming: Sequence[ContainerRequest]
 ) -> Counter[Vector]:
     """How many of each size a gang has: what has a place, and then what was requested first. While
-    all is alike, what has not been requested yet is taken to be like it."""
+    all is alike, what has not been requested yet is taken to be like it; not where some has ended,
+    and may be requested again in another size."""
     known = sorted(app.containers.values(), key=lambda x: x.state is ContainerState.PENDING)
     asked = [container.request for container in known]
     asked += [
@@ -309,7 +310,7 @@ def _members(
     ]
     first = asked[: app.gang_min]
     members = Counter(_demands(master_state, first, lasting(app.requires)))
-    if len(members) == 1:
+    if len(members) == 1 and not app.ended:
         members = Counter(dict.fromkeys(members, app.gang_min))
     return members
 
