@@ -55,6 +55,8 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 RESULTS_DIR = Path(__file__).resolve().parent / "results"
 CONSOLE = Console(stderr=True, highlight=False)
 _RESAMPLES = 2_000
+_FEW = 5
+"""Fewer runs than this: drawing them again misses what lies beyond the least and the greatest."""
 _LOOPS = 5
 
 
@@ -96,6 +98,11 @@ def median(values: Sequence[float]) -> float:
     if not values:
         raise ValueError("the median of no values does not exist")
     return float(statistics.median(values))
+
+
+def few(runs: int) -> str:
+    """What a bootstrap over so few runs is worth, after "bootstrap intervals over 3 runs"."""
+    return ", which cover less than 95 %" if runs < _FEW else " (95 %)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,6 +27,7 @@ from benchmarks.fairness import measured
 from benchmarks.fairness.fluid import System, run
 from benchmarks.fairness.scenarios import scenarios
 from benchmarks.fairness.world import World
+from benchmarks.simulation.figures import interval
 from hrm.policies.mapping import OneTenantPerNode
 from hrm.policies.sharing import (
     Affinity,
@@ -107,8 +108,9 @@ def _table(title: str, found: dict[str, Any]) -> str:
     ]
     for name, row in found.items():
         fairness, more = np.array(row["fairness"]), np.array(row["fairness"]) - base
-        half = 1.96 * more.std(ddof=1) / len(more) ** 0.5
-        shown = "-" if name == "simple-fairness" else f"{more.mean():+.3f} ± {half:.3f}"
+        found_more = interval(more.tolist())
+        half = found_more.high - found_more.mean
+        shown = "-" if name == "simple-fairness" else f"{found_more.mean:+.3f} ± {half:.3f}"
         lines.append(
             f"| {name} | {fairness.mean():.3f} | {shown} | {row['least']:.3f} | "
             f"{np.mean(row['makespan']):.3f} |"
@@ -126,9 +128,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--data", type=Path, metavar="DIR", help="Gavel's measurements; without, drawn worlds alone"
     )
+    parser.add_argument("--draws", type=int, help=f"of each (default {DRAWS})")
+    parser.add_argument(
+        "--first", type=int, default=0, help="seed (default 0; others than those it was made with)"
+    )
     given = parser.parse_args(arguments)
-    many = 2 if given.quick else DRAWS
-    draws = [[x.world for x in scenarios(seed)] for seed in range(many)]
+    many, first = given.draws or (2 if given.quick else DRAWS), given.first
+    provenance = common.provenance("benchmarks.fairness.in_force", ["numpy"])
+    draws = [[x.world for x in scenarios(seed)] for seed in range(first, first + many)]
     titles = {"The source's 23 scenarios, drawn pressures": _measure(draws)}
     if given.data is not None:
         try:
@@ -137,11 +144,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             CONSOLE.print(f"no {error.filename}: --data is the folder with Gavel's measurements")
             return 1
         for equal in (True, False):
-            seeds = [range(x * _PAIRS_A_DRAW, (x + 1) * _PAIRS_A_DRAW) for x in range(many)]
+            begins = [first + x * _PAIRS_A_DRAW for x in range(many)]
+            seeds = [range(begin, begin + _PAIRS_A_DRAW) for begin in begins]
             some = [[measured.draw(pairs, x, equal_loads=equal) for x in each] for each in seeds]
             titles[f"Measured pairs, {'equal' if equal else 'unequal'} loads"] = _measure(some)
     document = {
-        "provenance": common.provenance("benchmarks.fairness.in_force", ["numpy"]),
+        "provenance": provenance,
         "draws": many,
         "worlds": titles,
     }

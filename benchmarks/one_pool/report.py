@@ -182,7 +182,7 @@ def _ratio_table(document: dict[str, Any]) -> str:
     brackets = {
         1: "One run of each arm, so nothing says how much runs differ.",
         2: "In brackets: the least and the greatest ratio of a run to a run, no 95 % interval.",
-    }.get(runs, f"In brackets: bootstrap intervals (95 %) over {runs} runs of each arm.")
+    }.get(runs, f"In brackets: bootstrap intervals over {runs} runs of each arm{common.few(runs)}.")
     return f"{shown}\n\n{brackets}{headroom}"
 
 

@@ -191,9 +191,10 @@ def _ratio_table(document: dict[str, Any]) -> str:
     shown = common.table(["ratio", "hrm-queues", "target", "hrm-shared"], rows)
     if document["plan"]["runs"] == 1:
         return f"{shown}\n\nOne run of each arm, so nothing says how much runs differ."
+    runs = document["plan"]["runs"]
     return (
-        f"{shown}\n\nPercentiles over the micro-batches of {document['plan']['runs']} runs; in "
-        "brackets: bootstrap intervals (95 %), in which whole runs are drawn again."
+        f"{shown}\n\nPercentiles over the micro-batches of {runs} runs; in brackets: bootstrap "
+        f"intervals, in which whole runs are drawn again{common.few(runs)}."
     )
 
 

@@ -242,7 +242,7 @@ def _brackets(document: dict[str, Any]) -> str:
         1: "One run of each arm, so nothing says how much runs differ.",
         2: "In brackets, of two runs of each arm: the least and the greatest ratio of a run of "
         "one to a run of the other. That is no 95 % interval.",
-    }.get(runs, f"In brackets: bootstrap intervals (95 %) over {runs} runs of each arm.")
+    }.get(runs, f"In brackets: bootstrap intervals over {runs} runs of each arm{common.few(runs)}.")
     counts = _micro_batches(document)
     greatest = (
         f" The p99 of {counts[-1]} micro-batches or fewer is their greatest; in brackets there: "

@@ -427,7 +427,7 @@ def test_brackets_of_two_runs_are_called_what_they_are_and_a_disturbed_arm_is_na
     assert "longest, s" in body
     many = {"hrm-shared": [run("hrm-shared", durations_s=(2.0,) * 200)] * 3}
     enough = report(document(Taken(runs=many), Plan(runs=3)))
-    assert "95 %) over 3 runs" in enough
+    assert "over 3 runs of each arm, which cover less than 95 %" in enough
     assert "| p99, s |" in enough
     assert "Disturbed" not in enough
 

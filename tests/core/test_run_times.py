@@ -21,6 +21,7 @@ from hrm.core.vocabulary.model import (
     ApplicationState,
     ContainerId,
     Progress,
+    Resources,
     ResourceUnitId,
     WorkloadClass,
 )
@@ -181,7 +182,28 @@ def test_tasks_that_are_left_extend_what_is_expected_of_an_application_that_runs
     assert end_s(entry) == pytest.approx(report.now + 1000.0)
     sooner = replace(progress, tasks_completed=1009)
     cluster.submit_to_master(replace(report, now=cluster.now, progress=sooner))
-    assert list(queue.running.values()) == [entry], "jobs to come are not known"
+    (entry,) = queue.running.values()
+    assert entry.duration_s == 60.0, "jobs to come are not known: no sooner than without reports"
+
+
+def test_a_report_of_the_first_tasks_does_not_last() -> None:
+    """A thousand tasks of one second: one runs at first, on four cores; then four do."""
+    cluster = VirtualCluster([unit("n1", vcores=4)])
+    app = cluster.submit(1, Resources(4, 512), name="ramp")
+    cluster.settle()
+    first = Progress(tasks_total=1000, tasks_running=1, mean_task_s=1.0)
+    report = e.ProgressReported(now=cluster.now, application_id=app, progress=first)
+    cluster.submit_to_master(report)
+    queue = cluster.master.master_state.state.find(ResourceUnitId("n1/cpu"))
+    assert queue is not None
+    (entry,) = queue.running.values()
+    assert end_s(entry) == pytest.approx(report.now + 250.0), "all of its cores will be used"
+
+    late = replace(first, tasks_running=4, tasks_completed=800)
+    cluster.submit_to_master(replace(report, now=cluster.now, progress=late))
+
+    (entry,) = queue.running.values()
+    assert entry.duration_s == 60.0, "50 s are left, and 60 were expected"
 
 
 def test_the_error_of_the_estimates_is_kept() -> None:

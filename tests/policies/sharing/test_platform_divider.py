@@ -123,6 +123,18 @@ def test_nobody_gets_more_than_there_is_nor_loses_more_than_a_part(
             assert division[row] @ speeds >= least - slack
 
 
+def test_who_loses_most_by_the_shortest_division_loses_a_tenth_at_most() -> None:
+    """The first is three times as slow on the second platform, the other a hundred times: all of
+    the first would go to the other, and the first keep three fifths of its speed."""
+    run_s: Floats = np.array([[1.0, 3.0], [1.0, 100.0]])
+    wanted, cores = np.array([100, 100], np.int64), np.array([100, 100], np.int64)
+    division, _ = divider().divide(wanted, cores, run_s)  # type: ignore[union-attr]
+    even, _ = PlatformDivider(DIVISIONS["simple-fairness"]).divide(wanted, cores, run_s)
+    speeds = 1 / run_s[0]
+    kept = (division[0] @ speeds) / (even[0] @ speeds)
+    assert 0.89 <= kept < 1.0, "bounded, and not simply even"
+
+
 def test_what_is_not_there_is_refused_with_what_is() -> None:
     with pytest.raises(InvalidRequest, match=r"affinity-round-robin, .*, none"):
         divider("round-robin")
