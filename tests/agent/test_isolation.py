@@ -410,7 +410,7 @@ def test_mount_points_are_bytes_in_whatever_encoding(
 def test_an_offer_of_more_cores_than_there_are_weighs_as_those(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
     root = FakeCgroup2(tmp_path / "cgroup2", monkeypatch).root
     (join,) = Cgroup2("me", 18, "shares", root=root).create(
         "c1", ContainerLimits(vcores=3, memory_mib=512)
@@ -420,7 +420,7 @@ def test_an_offer_of_more_cores_than_there_are_weighs_as_those(
 
 
 def test_cgroup2_writes_the_limits_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "cpu_count", lambda: 16)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)))
     root = FakeCgroup2(tmp_path / "cgroup2", monkeypatch).root
     driver = Cgroup2("me", 4, "quota", root=root)
     (join,) = driver.create("c1", ContainerLimits(vcores=3, memory_mib=512, cpus=(1, 2)))

@@ -206,6 +206,24 @@ def test_a_report_of_the_first_tasks_does_not_last() -> None:
     assert entry.duration_s == 60.0, "50 s are left, and 60 were expected"
 
 
+def test_an_application_that_has_nothing_left_is_expected_as_without_reports() -> None:
+    cluster = VirtualCluster([unit("n1", vcores=1)])
+    app = cluster.submit(1, name="shell")
+    cluster.settle()
+    progress = Progress(active_jobs=1, tasks_total=1000, tasks_running=1, mean_task_s=1.0)
+    report = e.ProgressReported(now=cluster.now, application_id=app, progress=progress)
+    cluster.submit_to_master(report)
+    queue = cluster.master.master_state.state.find(ResourceUnitId("n1/cpu"))
+    assert queue is not None
+    between = replace(progress, tasks_running=0, tasks_completed=500)
+    cluster.submit_to_master(replace(report, progress=between))
+    (entry,) = queue.running.values()
+    assert end_s(entry) == pytest.approx(report.now + 1000.0), "between two stages"
+    cluster.submit_to_master(replace(report, progress=replace(between, active_jobs=0)))
+    (entry,) = queue.running.values()
+    assert entry.duration_s == 60.0
+
+
 def test_the_error_of_the_estimates_is_kept() -> None:
     cluster = VirtualCluster([unit("n1")])
     errors = cluster.master.master_state.estimate_errors

@@ -104,6 +104,16 @@ def test_none_takes_what_others_yield_to_batch() -> None:
     assert started(queue) == ["large"]
 
 
+def test_none_takes_what_is_about_to_be_free_for_batch() -> None:
+    """Or each short one before it would cost the large one another grace period."""
+    queue = unit_with(entry("short", 1, run_s=95.0), entry("stopped", 1, run_s=1_000.0))
+    queue.enqueue(entry("large", 4))
+    queue.enqueue(lazy("y", 1))
+    ending = {ContainerId("stopped")}
+    assert [x.container_id for x in queue.start_all(100.0, ending)] == []
+    assert started(queue) == ["y"], "the other one goes on for long"
+
+
 def test_what_streams_alone_keep_from_starting_holds_up_none() -> None:
     queue = unit_with(entry("s", 3, cls=STREAM))
     queue.enqueue(entry("large", 2))
@@ -377,6 +387,22 @@ def test_it_stays_where_it_waits_though_its_queue_holds_more_than_its_share() ->
     assert virtual.states(batch) == {"running": 4, "pending": 4}
     assert virtual.states(idle) == {"waiting": 6}
     assert virtual.app(idle).ended_ids == set(), "none was returned"
+
+
+@pytest.mark.parametrize("schedulers", [1, 2, 6])
+def test_what_waits_last_takes_nothing_of_its_queues_share(schedulers: int) -> None:
+    """The queue's own batch gets what it is guaranteed."""
+    bounds = Bounds(queue_reclaim_wait_s=0.0, queue_preemption_grace_s=1.0)
+    virtual = cluster(*HALVES, bounds=bounds, schedulers=schedulers)
+    other = virtual.submit(8, queue="b")
+    virtual.settle()
+    idle = fill(virtual, 6, queue="a")
+    assert virtual.states(idle) == {"waiting": 6}
+    batch = virtual.submit(4, queue="a")
+    virtual.request(other, range(9, 13))
+    virtual.advance(30)
+    assert running(virtual, batch) == 4
+    assert running(virtual, other) == 4
 
 
 def test_a_queue_that_claims_its_guarantee_takes_from_what_yields_first() -> None:

@@ -72,6 +72,29 @@ def test_what_goes_wrong_has_a_name(
     assert not (tmp_path / "output").exists()
 
 
+@pytest.mark.parametrize(
+    ("what", "kind", "words"),
+    [("unpicklable.make", "pickle", "does not pickle"), ("slow.emit", "json", "is tuple")],
+)
+def test_a_result_that_cannot_be_written_leaves_nothing_in_its_directory(
+    tmp_path: Path, what: str, kind: str, words: str
+) -> None:
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    more = {"result_format": kind, "result_key": "", "task_id": "t", "placement": 1}
+    done = run_job(job(tmp_path, what, 1, result_dir=str(shared), **more))
+    assert done["outcome"] == "RAISED" and words in done["message"]
+    assert [*shared.iterdir()] == []
+
+
+def test_where_a_result_stays_must_be_a_directory(tmp_path: Path) -> None:
+    more = {"result_format": "json", "result_key": "", "task_id": "t", "placement": 1}
+    (tmp_path / "file").write_text("")
+    done = run_job(job(tmp_path, "numbers.count", 3, result_dir=str(tmp_path / "file"), **more))
+    assert done["outcome"] == "RAISED"
+    assert "it must be a directory that this node shares" in done["message"]
+
+
 def test_a_worker_limits_memory_and_goes_on_to_the_next_run(tmp_path: Path) -> None:
     jobs = [
         job(tmp_path, "greedy.fill", 32, memory_limit_mib=64),

@@ -155,7 +155,7 @@ class GroupIsolation(Isolation, abc.ABC):
         offer of more than the machine has weighs no more: what else runs there, the agent and
         drivers of clients among it, would get next to nothing."""
         self._identity = _valid(identity)
-        self._vcores = max(1, min(vcores, os.cpu_count() or 1))
+        self._vcores = max(1, min(vcores, len(os.sched_getaffinity(0))))
         self._cpu_limit = cpu_limit
 
     @abc.abstractmethod

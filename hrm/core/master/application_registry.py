@@ -464,6 +464,7 @@ class ApplicationRegistry:
         app.recovered = True
         app.doubtful_until_s = None
         app.last_executor_number = number_at(event.now)
+        self.master_state.update_record(app)
         self.nodes.forgot()
         self.nodes.reconciler.claim(app, event.now)
         return app

@@ -15,6 +15,7 @@ from hrm.core.tenancy.accounts import (
     AccountTree,
     QueueAccount,
     fits_into,
+    less,
     more,
     times_into,
 )
@@ -98,10 +99,10 @@ class PassingRules:
         assert accounts is not None, "what waits in a queue is governed"
         limits = [(more(x.held, x.promised), x.limits.maximum) for x in account.path]
         if not self.passes_alone(account):
-            share = accounts.last_share(account)
-            if not fits_into(amount, account.held, share):
+            share, held = accounts.last_share(account), less(account.held, account.waits_last)
+            if not fits_into(amount, held, share):
                 share = accounts.share(account)
-            limits.append((account.held, share))
+            limits.append((held, share))
         return min(times_into(amount, held, limit) for held, limit in limits)
 
     def next_of(self, waiter: Waiter) -> list[Container]:

@@ -82,6 +82,7 @@ class QueueUsage:
         self.on_loan: dict[ContainerId, Container] = {}
         self.patient: dict[ContainerId, Container] = {}
         self.stuck: dict[ContainerId, _Entry] = {}
+        self._idle: dict[ContainerId, Governed] = {}
         self.of_application: defaultdict[ApplicationId, Governed] = defaultdict(lambda: NOTHING)
         self.of_user: defaultdict[tuple[QueueName, str], Governed] = defaultdict(lambda: NOTHING)
         self.users: defaultdict[QueueName, dict[str, int]] = defaultdict(dict)
@@ -107,6 +108,7 @@ class QueueUsage:
         self.grown.clear()
         self.promised.clear()
         self.stuck.clear()
+        self._idle.clear()
         self.placed = 0
         self._shape = self._state.shape
         governs = always or tree.governs
@@ -318,10 +320,17 @@ class QueueUsage:
         if now == Level.HELD:
             of_leaf = self.unplaced.setdefault(name, {})
             of_leaf.update((x.container_id, x) for x in some)
+            for container in some:
+                if container.request.yields:
+                    self._idle[container.container_id] = amount
+                    account.waits_last = more(account.waits_last, amount)
             return
         of_leaf = self.unplaced[name]
         for container in some:
             del of_leaf[container.container_id]
+            last = self._idle.pop(container.container_id, None)
+            if last is not None:
+                account.waits_last = less(account.waits_last, last)
         if not of_leaf:
             del self.unplaced[name]
 

@@ -46,7 +46,10 @@ def progressed(master_state: MasterState, app: Application, now: float) -> None:
     running = [x for x in app.containers.values() if x.started_at_s]
     left_s = work_left_s(app.progress, sum(x.request.resources.vcores for x in running))
     due_at_s = now + left_s
-    if not left_s or abs(due_at_s - app.due_at_s) <= _LEAST_CHANGE * left_s:
+    is_idle = not (app.progress.tasks_running or app.progress.active_jobs)
+    if is_idle and app.due_at_s:
+        due_at_s = 0.0
+    elif not left_s or abs(due_at_s - app.due_at_s) <= _LEAST_CHANGE * left_s:
         return
     app.due_at_s = due_at_s
     default_s = master_state.bounds.default_duration_s

@@ -32,7 +32,7 @@ from hrm.core.node.auto_partitioning import (
     sample_utilization,
 )
 from hrm.core.node.container_life import CONTAINER_AT_NODE, NodeContainerHappening
-from hrm.core.node.layout import carry_over, exceeds, held_at, settle
+from hrm.core.node.layout import carry_over, exceeds, held_at, no_gpu, settle
 from hrm.core.node.preemption import preemptions
 from hrm.core.queue.resource_unit import UnitQueue, queues_of
 from hrm.core.queue.yielding import yields_there
@@ -295,13 +295,13 @@ class NodeCore:
     def _preempt(self, queue: UnitQueue, now: float) -> None:
         """Preempt batch containers for the streams that wait, and what yields for anything that
         does."""
-        grace_s, stopping = self.preemption_grace_s, ContainerState.STOPPING
+        grace_s = self.preemption_grace_s
         streams_wait = any(unit.stream_waiting for unit in queue.pool)
         may_yield = queue.line or streams_wait
         yields = may_yield and (queue.yielding or len(queue.pool) > 1) and yields_there(queue)
         if not yields and not (streams_wait and grace_s is not None):
             return
-        ending = {x for x, k in self.containers.items() if k.life.state is stopping}
+        ending = _ending(self.containers)
         owners = {x: k.spec.application_id for x, k in self.containers.items()}
         may = grace_s is not None
         for preemption in preemptions(queue, ending, owners, now, preempts_batch=may):
@@ -411,7 +411,7 @@ class NodeCore:
                 )
             offers_gpus = bool(self.hardware.gpus[: binding.gpu_limit])
             if not offers_gpus and (event.concerns_gpus or binding != self.binding):
-                raise InvalidRequest(_no_gpu(len(self.hardware.gpus), self.binding))
+                raise InvalidRequest(no_gpu(len(self.hardware.gpus), self.binding))
             units = partition(self.name, self.hardware, binding)
         except InvalidRequest as error:
             self._reply_to_rebinding(
@@ -527,7 +527,8 @@ class NodeCore:
     def _start_all(self, unit: UnitQueue, now: float) -> list[ContainerId]:
         if self.closed:
             return []
-        started = [entry.container_id for entry in unit.start_all(now)]
+        ending = _ending(self.containers) if unit.line and unit.yielding_line else set()
+        started = [entry.container_id for entry in unit.start_all(now, ending)]
         for container_id in started:
             container = self.containers[container_id]
             container.life.take(NodeContainerHappening.STARTED, now, "its unit has capacity")
@@ -577,24 +578,15 @@ class NodeCore:
         )
 
 
+def _ending(containers: Mapping[ContainerId, _Container]) -> set[ContainerId]:
+    """What has been ordered to end."""
+    stopping = ContainerState.STOPPING
+    return {x for x, k in containers.items() if k.life.state is stopping}
+
+
 def _holds(unit: ResourceUnit, spec: ContainerSpec) -> bool:
     return could_hold(demand_vector(spec.resources), unit)
 
 
 def _life(container_id: ContainerId) -> Lifecycle[ContainerState, NodeContainerHappening]:
     return Lifecycle("container", container_id, CONTAINER_AT_NODE, ContainerState.ASSIGNED)
-
-
-def _no_gpu(kept_back: int, binding: Partitioning) -> str:
-    """Why there is nothing to bind. ``kept_back``: how many GPUs it has and does not offer.
-
-    A binding that only GPUs give a meaning must not change while there are none: the change would
-    show no effect, could not be taken back, and would be in force when the GPUs return.
-    """
-    instead = "hrm nodes shows which nodes have GPUs; bind one of those"
-    if kept_back:
-        instead = f"start its agent with a larger gpu_limit to offer some of its {kept_back}"
-    return (
-        f"it offers no GPU, so its cores are one unit in every mode, and it keeps its binding "
-        f"({binding}); {instead}"
-    )

@@ -38,8 +38,9 @@ from hrm.core.vocabulary.model import (
     ResourceUnit,
     ResourceUnitId,
 )
+from hrm.core.vocabulary.partitioning import Partitioning
 
-__all__ = ["carry_over", "exceeds", "held_at", "settle"]
+__all__ = ["carry_over", "exceeds", "held_at", "no_gpu", "settle"]
 
 _EMPTY: Vector = (0, 0, 0, 0)
 
@@ -223,3 +224,18 @@ def _pinned(
         chosen[unit.unit_id] += left[:lacking]
         del left[:lacking]
     return [replace(unit, cpus=tuple(sorted(chosen[unit.unit_id]))) for unit in units]
+
+
+def no_gpu(kept_back: int, binding: Partitioning) -> str:
+    """Why there is nothing to bind. ``kept_back``: how many GPUs it has and does not offer.
+
+    A binding that only GPUs give a meaning must not change while there are none: the change would
+    show no effect, could not be taken back, and would be in force when the GPUs return.
+    """
+    instead = "hrm nodes shows which nodes have GPUs; bind one of those"
+    if kept_back:
+        instead = f"start its agent with a larger gpu_limit to offer some of its {kept_back}"
+    return (
+        f"it offers no GPU, so its cores are one unit in every mode, and it keeps its binding "
+        f"({binding}); {instead}"
+    )

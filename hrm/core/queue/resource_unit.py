@@ -9,7 +9,8 @@ the wait estimate:
 3. then batch waiters in order of arrival, first fit, but for the reservation of the first that does
    not fit (``reservation``). A waiter that running streams alone would keep from starting has none;
 4. containers that yield come last (``yielding``): in order of arrival those that fit, and none
-   while a stream waits here, or at a sibling, or batch that would start if all that yields ended.
+   while a stream waits here, or at a sibling, or batch for which there would be enough once all
+   that yields, or is about to end, has ended.
 
 The replacement of a preempted container has a *place* at its unit: it waits there before other
 batch, behind those that had such a place before and any that has been passed ``PASSES_MAX`` times.
@@ -40,7 +41,7 @@ Source: HRM paper, sections 3.1 (shared cores), 3.3 (queue stacking), 3.4.1 (sta
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from functools import partial
 
 from hrm.core.messages.claims import Entry
@@ -49,6 +50,7 @@ from hrm.core.queue.start_rule import (
     UnitImage,
     due_s,
     duration_s,
+    free_soon,
     less_endless,
     startable,
 )
@@ -348,8 +350,9 @@ class UnitQueue:
         self.running[container_id] = self.running[container_id]._replace(duration_s=run_s)
         self._changed()
 
-    def start_all(self, now: float) -> list[Entry]:
-        """Start all that the rules let start, here and at siblings; returns them in order."""
+    def start_all(self, now: float, ending: Container[ContainerId] = ()) -> list[Entry]:
+        """Start all that the rules let start, here and at siblings; returns them in order.
+        ``ending``: running containers that have been ordered to end."""
         started = []
         units = [queue for queue in self.pool if not queue.unit.draining]
         for queue in units:
@@ -366,13 +369,15 @@ class UnitQueue:
                 waiting, held = queue.batch_waiting.values(), partial(queue._held, now)
                 chosen = list(startable((), waiting, queue.free, queue._stream_free(), held, now))
                 started += [queue.run(entry, now) for entry in chosen]
-        return started + self._start_yielding(now) if self.yielding_line else started
+        return started + self._start_yielding(now, ending) if self.yielding_line else started
 
-    def _start_yielding(self, now: float) -> list[Entry]:
-        """Start what yields, here and at siblings, once all else has been tried. Nothing is left
-        idle for batch that waits for other batch to end, as well."""
+    def _start_yielding(self, now: float, ending: Container[ContainerId]) -> list[Entry]:
+        """Start what yields, here and at siblings, once all else has been tried."""
         started: list[Entry] = []
-        most = {id(queue): queue._without_yielding() for queue in self.pool} if self.line else {}
+        most: dict[int, Vector] = {}
+        for queue in self.pool if self.line else ():
+            runs = ((x, seen_from(queue, y, x)) for y in queue.pool for x in y.running.values())
+            most[id(queue)] = free_soon(queue.free, runs, now, ending)
         awaited = any(
             fits(queue.batch_waiting[x].demand, most[id(queue)]) for x, queue in self.line.items()
         )
@@ -383,15 +388,6 @@ class UnitQueue:
             if fits(entry.demand, queue.free):
                 started.append(queue.run(entry, now))
         return started
-
-    def _without_yielding(self) -> Vector:
-        """What would be free if all that yields had ended, here and at siblings."""
-        free = self.free
-        for owner in self.pool:
-            for entry in owner.running.values() if owner.yielding else ():
-                if entry.gives_way:
-                    free = plus(free, seen_from(self, owner, entry))
-        return free
 
     def _start_batch(self, units: list[UnitQueue], now: float) -> list[Entry]:
         """``startable`` for the batch of a pool that waits at ``units``."""

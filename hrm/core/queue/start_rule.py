@@ -10,17 +10,26 @@ backfilling's.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from typing import NamedTuple
 
 from hrm.core.messages.claims import Entry
 from hrm.core.queue.overdue import corrected_end_s
 from hrm.core.queue.reservation import Held, Reservation
 from hrm.core.vocabulary.bounds import YIELD_GRACE_S
-from hrm.core.vocabulary.feasibility import Vector, fits, minus
-from hrm.core.vocabulary.model import WorkloadClass
+from hrm.core.vocabulary.feasibility import Vector, fits, minus, plus
+from hrm.core.vocabulary.model import ContainerId, WorkloadClass
 
-__all__ = ["UnitImage", "due_s", "duration_s", "end_s", "less_endless", "overtake", "startable"]
+__all__ = [
+    "UnitImage",
+    "due_s",
+    "duration_s",
+    "end_s",
+    "free_soon",
+    "less_endless",
+    "overtake",
+    "startable",
+]
 
 
 class UnitImage(NamedTuple):
@@ -125,3 +134,18 @@ def less_endless(stream_free: Vector, running: Iterable[Entry]) -> Vector:
         if entry.has_no_end:
             stream_free = minus(stream_free, entry.demand)
     return stream_free
+
+
+def free_soon(
+    free: Vector,
+    running: Iterable[tuple[Entry, Vector]],
+    now: float,
+    ending: Container[ContainerId],
+) -> Vector:
+    """What is free once all of these have ended, with what each holds, that yields, has been
+    ordered to end, or is due within the time that what yields has to end."""
+    soon_s = now + YIELD_GRACE_S
+    for entry, part in running:
+        if entry.gives_way or entry.container_id in ending or due_s(entry, now) <= soon_s:
+            free = plus(free, part)
+    return free

@@ -107,14 +107,16 @@ class QueueAccount:
     those of them that run, or are about to; ``wanted``: by all that it would let have one now if
     there was capacity for all. ``drivers``: by drivers, of what is held. ``slots``: applications
     that may hold containers, by what counts as one, in the whole subtree. ``stuck``: of
-    a leaf, by what is held and finds no place. ``promised``: below its maximum, see ``QueueUsage``.
+    a leaf, by what is held and finds no place; ``waits_last``: by what yields and waits at units,
+    which takes nothing of its share. ``promised``: below its maximum, see ``QueueUsage``.
     ``divided_s``: when its share was last divided for its own sake. ``past_use``: see
     ``AccountTree.age``.
     """
 
     __slots__ = (
         "children", "divided_s", "drivers", "family", "held", "limits", "name", "parent",
-        "past_use", "path", "placed", "position", "promised", "slots", "spec", "stuck", "wanted",
+        "past_use", "path", "placed", "position", "promised", "slots", "spec", "stuck",
+        "waits_last", "wanted",
     )  # fmt: skip
 
     def __init__(self, spec: QueueSpec, parent: QueueAccount | None, limits: QueueLimits) -> None:
@@ -123,6 +125,7 @@ class QueueAccount:
         self.parent = parent
         self.limits = limits
         self.held = self.placed = self.wanted = self.drivers = self.promised = self.stuck = NOTHING
+        self.waits_last = NOTHING
         self.slots: dict[str, int] = {}
         self.divided_s = -math.inf
         self.past_use = 0.0
@@ -181,13 +184,14 @@ class QueueAccount:
     def fits_share(self, amount: Governed, share: Governed) -> bool:
         """Does a leaf hold no more than its share, with so much more? What finds no place at all
         does not count, within its guarantee and up to as much again."""
-        if fits_into(amount, self.held, share):
+        held = less(self.held, self.waits_last)
+        if fits_into(amount, held, share):
             return True
         if self.stuck == NOTHING:
             return False
         limit = tuple(min(x, y) for x, y in zip(share, self.limits.guaranteed, strict=True))
         twice = (2 * share[0], 2 * share[1], 2 * share[2])
-        counted = less(self.held, self.stuck)
+        counted = less(held, self.stuck)
         return fits_into(amount, counted, (limit[0], limit[1], limit[2])) and fits_into(
             amount, self.held, twice
         )

@@ -428,6 +428,8 @@ class PipelinesCore:
     def _request(self, workload: Workload, many: int, now: float) -> None:
         requests = []
         keeps = self._staying(workload.key) - sum(not x.yields for x in workload.workers.values())
+        if workload.key.workload_class is WorkloadClass.STREAM:
+            many = int(min(many, max(0, keeps)))  # a stream yields to none
         for number in range(many):
             workload.count += 1
             executor_id = str(workload.count)

@@ -157,22 +157,31 @@ def _write(job: Job, result: Any) -> dict[str, Any]:
                 file.flush()
                 os.fsync(file.fileno())
         part.rename(path)
-    except NotPlain:
-        raise
     except OSError as error:
+        _drop(part)
         if not directory:
             raise
-        part.unlink(missing_ok=True)
         raise OSError(
             f"result_dir {directory}: {error.strerror}; it must be a directory that this node "
             f"shares, in which the task's user may write"
         ) from error
     except (pickle.PicklingError, TypeError, AttributeError) as error:
+        _drop(part)
+        if isinstance(error, NotPlain):
+            raise
         raise TypeError(f"what it returned does not pickle: {error}") from error
+    except BaseException:
+        _drop(part)
+        raise
     if not last:
         return {}
     said = {"result_format": kind.value, "proof": seal.proof(kind).hex()}
     return said | ({"in_dir_bytes": path.stat().st_size} if directory else {})
+
+
+def _drop(part: Path) -> None:
+    with contextlib.suppress(OSError):
+        part.unlink()
 
 
 @contextlib.contextmanager

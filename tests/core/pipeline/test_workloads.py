@@ -198,6 +198,29 @@ def test_idle_workers_are_kept_for_a_while_and_the_workload_for_longer() -> None
     assert here.submit("v") != app
 
 
+def test_workers_of_class_stream_are_kept_for_longer() -> None:
+    here = pool()
+    here.workloads.bounds = WorkloadBounds(worker_idle_s=1.0, stream_idle_s=20.0)
+    app = here.submit("t", workload=WorkloadClass.STREAM)
+    here.advance(2)
+    here.finish_all()
+    here.advance(15)
+    assert here.virtual.states(app) == {"running": 1}
+    here.advance(10)
+    assert here.virtual.running() == 0
+
+
+def test_those_of_class_stream_are_no_more_than_stay_for_they_yield_to_none() -> None:
+    here = Pool(VirtualCluster([unit(f"n{x}", 4) for x in range(2)]), staying=3)
+    app = here.submit(*(f"t{x}" for x in range(10)), workload=WorkloadClass.STREAM)
+    here.advance(5)
+    assert here.virtual.states(app) == {"running": 3}
+    here.finish_all()
+    here.advance(5)
+    here.finish_all()
+    assert sum(x is TaskOutcome.DONE for x in here.outcomes.values()) >= 6
+
+
 def test_the_cluster_sees_what_the_tasks_do() -> None:
     here = pool()
     app = here.submit("t", "u")
