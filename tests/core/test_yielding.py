@@ -392,17 +392,17 @@ def test_it_stays_where_it_waits_though_its_queue_holds_more_than_its_share() ->
 @pytest.mark.parametrize("schedulers", [1, 2, 6])
 def test_what_waits_last_takes_nothing_of_its_queues_share(schedulers: int) -> None:
     """The queue's own batch gets what it is guaranteed."""
-    bounds = Bounds(queue_reclaim_wait_s=0.0, queue_preemption_grace_s=1.0)
-    virtual = cluster(*HALVES, bounds=bounds, schedulers=schedulers)
+    virtual = cluster(*HALVES, schedulers=schedulers)
     other = virtual.submit(8, queue="b")
     virtual.settle()
     idle = fill(virtual, 6, queue="a")
-    assert virtual.states(idle) == {"waiting": 6}
-    batch = virtual.submit(4, queue="a")
     virtual.request(other, range(9, 13))
-    virtual.advance(30)
-    assert running(virtual, batch) == 4
-    assert running(virtual, other) == 4
+    virtual.advance(5)
+    assert virtual.states(idle) == {"waiting": 6}
+    batch = virtual.submit(3, queue="a")
+    virtual.advance(60)
+    assert running(virtual, batch) == 3
+    assert running(virtual, other) == 5
 
 
 def test_a_queue_that_claims_its_guarantee_takes_from_what_yields_first() -> None:
