@@ -224,7 +224,7 @@ def _to_directory(text: str) -> str:
     if text and (not text.startswith("/") or "\0" in text or len(text) > _PATH_MAX):
         raise InvalidRequest(
             f"result_dir is {text[:80]!r}; it must be the absolute path of a directory that nodes "
-            f"share with whoever reads results"
+            f"share with the readers of results"
         )
     return text
 

@@ -71,6 +71,6 @@ def reserved_number(last: int) -> int:
 
 
 def number_at(now: float) -> int:
-    """After which number executors begin where nobody knows which have been used: the store has
+    """After which number executors begin where it is not known which have been used: the store has
     lost the application, and its AppMaster has started again. No earlier time gives as many."""
     return int(now) % _NUMBERS

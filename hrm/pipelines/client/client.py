@@ -180,8 +180,8 @@ class Client:
         $HRM_ALLOW_CLEAR_TEXT). ``user``: the owner of the tasks, None: this process's user; nodes
         that run containers as their submitter need a user of that name. ``queue``: of the
         applications that its tasks are; empty: as rules place the user. ``node_labels``: that a
-        node must have to run them. ``result_dir``: a directory that nodes share with whoever reads
-        results, where these stay: each ``value`` is a ``ResultFile``, and nothing of it passes the
+        node must have to run them. ``result_dir``: a directory that nodes share with the readers
+        of results, where these stay: each ``value`` is a ``ResultFile``, and nothing of it passes the
         master; empty: the master keeps them."""
         self._call_timeout_s = call_timeout_s
         self.user = _this_user() if user is None else user

@@ -2,7 +2,7 @@
 
 A large result need not pass the master. Where the client names a directory that nodes share with
 it (``Client(result_dir=...)``), the last step's process writes there, and what comes back is a
-``ResultFile``, read when somebody wants the value, on any machine that has the directory: also by a
+``ResultFile``, read when its value is wanted, on any machine that has the directory: also by a
 step of the next pipeline, whose input it may be. The proof is checked before anything is read.
 """
 
@@ -54,7 +54,7 @@ class ResultFile:
             raise HrmError(f"the result {self.path} cannot be read: {error.strerror}") from error
         if data is None:
             raise NotFound(
-                f"there is no file {self.path}: somebody has removed it, or {self.path.parent} "
+                f"there is no file {self.path}: it has been removed, or {self.path.parent} "
                 f"here is not the directory that node {self.node} wrote to; mount it here, or read "
                 f"the result where it is mounted"
             )
