@@ -44,8 +44,8 @@ class QueueRecall:
 
     def take_back(self, account: QueueAccount, now: float, most: int = RETURNED_MAX) -> int:
         """Take back what the queue holds beyond its share and has no place yet, the latest first;
-        returns how many nodes are asked to return. What is on loan, or yields, is in no other's way:
-        it would be lent the same place again."""
+        returns how many nodes are asked to return. What is on loan, or yields, is in no
+        other's way: it would be lent the same place again."""
         usage, returned = self._usage, 0
         assert usage.accounts is not None, "what has an account is governed"
         share = usage.accounts.share(account)

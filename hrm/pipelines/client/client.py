@@ -181,8 +181,8 @@ class Client:
         that run containers as their submitter need a user of that name. ``queue``: of the
         applications that its tasks are; empty: as rules place the user. ``node_labels``: that a
         node must have to run them. ``result_dir``: a directory that nodes share with the readers
-        of results, where these stay: each ``value`` is a ``ResultFile``, and nothing of it passes the
-        master; empty: the master keeps them."""
+        of results, where these stay: each ``value`` is a ``ResultFile``, and nothing of it passes
+        the master; empty: the master keeps them."""
         self._call_timeout_s = call_timeout_s
         self.user = _this_user() if user is None else user
         self.queue = queue
