@@ -91,7 +91,7 @@ def batch_waits_for_what_yields(patch: pytest.MonkeyPatch) -> None:
 def yields_before_others(patch: pytest.MonkeyPatch) -> None:
     """What yields starts where it fits, whoever waits for more than is free."""
 
-    def start(self: UnitQueue, now: float) -> list[Entry]:
+    def start(self: UnitQueue, now: float, _: Container[ContainerId]) -> list[Entry]:
         started = []
         for container_id, queue in list(self.yielding_line.items()):
             entry = queue.yielding_waiting[container_id]
