@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,8 +11,7 @@ from pipeline_samples import sample_steps
 
 from hrm.errors import InvalidConfig
 from hrm.pipelines import Client, TaskFailed
-from tests.conftest import PYTHON_PATH
-from tests.integration.test_pipelines import REPOSITORY, PipelineCluster
+from tests.integration.test_pipelines import PipelineCluster
 
 LIMIT_S = 60.0
 
@@ -59,12 +55,7 @@ def test_the_command_line_asks_for_a_format_and_shows_whose_a_task_is(
     cluster: PipelineCluster, client: Client
 ) -> None:
     def hrm(*arguments: str) -> str:
-        done = subprocess.run(
-            [sys.executable, "-m", "hrm.cli", "pipeline", *arguments, "--master", cluster.address],
-            env={**os.environ, "PYTHONPATH": PYTHON_PATH, "COLUMNS": "200",
-                 "HRM_HOME": str(cluster.directory), "HRM_TOKEN_FILE": str(cluster.token_file)},
-            cwd=REPOSITORY, capture_output=True, text=True, timeout=LIMIT_S, check=False,
-        )  # fmt: skip
+        done = cluster.hrm(*arguments)
         return done.stdout + done.stderr
 
     client.submit(sample_steps.arithmetic, 1).result(LIMIT_S)

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import pickle
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -15,8 +12,7 @@ from pipeline_samples import sample_steps
 
 from hrm.errors import NotFound, PermissionDenied
 from hrm.pipelines import Client, ResultFile, TaskFailed
-from tests.conftest import PYTHON_PATH
-from tests.integration.test_pipelines import REPOSITORY, PipelineCluster
+from tests.integration.test_pipelines import PipelineCluster
 
 LIMIT_S = 60.0
 MANY = 300_000
@@ -106,12 +102,7 @@ def test_a_ticket_gets_it_also_from_another_client_and_the_shell(
     assert found.load() == list(range(10))
 
     def hrm(*arguments: str) -> str:
-        done = subprocess.run(
-            [sys.executable, "-m", "hrm.cli", "pipeline", *arguments, "--master", cluster.address],
-            env={**os.environ, "PYTHONPATH": PYTHON_PATH, "COLUMNS": "200",
-                 "HRM_HOME": str(cluster.directory), "HRM_TOKEN_FILE": str(cluster.token_file)},
-            cwd=REPOSITORY, capture_output=True, text=True, timeout=LIMIT_S, check=False,
-        )  # fmt: skip
+        done = cluster.hrm(*arguments)
         assert done.returncode == 0, done.stderr
         return done.stdout
 

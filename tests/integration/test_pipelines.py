@@ -126,6 +126,15 @@ class PipelineCluster:
             name + "-process", str(script), document, python=python, **(environment or {})
         )
 
+    def hrm(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run ``hrm pipeline`` as a user in front of this cluster."""
+        return subprocess.run(
+            [sys.executable, "-m", "hrm.cli", "pipeline", *arguments, "--master", self.address],
+            env={**os.environ, "PYTHONPATH": PYTHON_PATH, "COLUMNS": "200",
+                 "HRM_HOME": str(self.directory), "HRM_TOKEN_FILE": str(self.token_file)},
+            cwd=REPOSITORY, capture_output=True, text=True, timeout=LIMIT_S, check=False,
+        )  # fmt: skip
+
     def close(self) -> None:
         processes = [*self.agents.values(), *([self.master] if self.master else [])]
         for process in processes:
