@@ -250,3 +250,24 @@ def test_a_stream_stays_where_nothing_would_preempt_batch_for_it(schedulers: int
     cluster.advance(60)
     assert cluster.states(stream) == {"waiting": 1}
     assert not cluster.app(stream).ended
+
+
+def test_batch_goes_where_no_stream_has_come_to_stay() -> None:
+    """It would wait for an end that may never come, and keep a gang from what is free there."""
+    virtual = VirtualCluster([unit(N1, vcores=3)])
+    short = virtual.submit(2)
+    virtual.settle()
+    waits = virtual.submit(1, Resources(3, 1024))
+    virtual.settle()
+    assert virtual.states(waits) == {"waiting": 1}
+    virtual.submit(1, workload_class=WorkloadClass.STREAM)
+    virtual.settle()
+    gang = virtual.submit(2, gang_min=2)
+    for executor in (1, 2):
+        virtual.end_process(short, executor)
+    virtual.finish(short)
+    virtual.settle()
+    assert virtual.states(gang) == {"pending": 2}
+    virtual.advance(virtual.bounds.relocation_wait_s + 5)
+    assert virtual.states(waits) == {}, "it is returned"
+    assert virtual.states(gang) == {"running": 2}

@@ -434,6 +434,37 @@ def test_batch_that_waits_moves_to_where_others_yield() -> None:
     assert running(virtual, waits) == 1
 
 
+def test_it_takes_a_core_beside_batch_that_waits_for_more() -> None:
+    """Though by the estimates it would start sooner at another unit: only its node passes it."""
+    virtual = cluster()
+    spark, sizes = virtual.submit(0), ((1, 3, 20.0), (2, 4, 40.0), (3, 4, 900.0))
+    for number, vcores, run_s in sizes:
+        virtual.request(spark, [number], Resources(vcores, 1024), expected_duration_s=run_s)
+        virtual.settle()
+    assert virtual.states(spark) == {"running": 2, "waiting": 1}
+    idle = fill(virtual, 3)
+    assert running(virtual, idle) == 1
+
+
+def test_it_moves_to_a_core_beside_batch_that_waits_for_more() -> None:
+    virtual = VirtualCluster([unit("n0", 4), unit("n1", 2)])
+    spark = virtual.submit(0)
+    for number, vcores, run_s in ((1, 3, 100.0), (2, 2, 50.0), (3, 1, 100.0)):
+        virtual.request(spark, [number], Resources(vcores, 1024), expected_duration_s=run_s)
+        virtual.settle()
+    idle = fill(virtual, 1)
+    virtual.request(spark, [4], Resources(4, 1024), expected_duration_s=900.0)
+    virtual.settle()
+    assert [x.node for x in virtual.app(idle).in_state(ContainerState.WAITING)] == ["n1"]
+    assert [x.node for x in virtual.app(spark).in_state(ContainerState.WAITING)] == ["n0"]
+    virtual.end_process(spark, 3)
+    virtual.advance(virtual.bounds.relocation_wait_s + 2)
+    assert virtual.states(idle) == {}, "it is returned"
+    virtual.request(idle, [2], yields=True)
+    virtual.settle()
+    assert running(virtual, idle) == 1
+
+
 def gpu_unit(node: str) -> ResourceUnit:
     return ResourceUnit(
         unit_id=ResourceUnitId(f"{node}/gpu0"), capacity=Resources(16, 20_000, 4_000), run_limit=16

@@ -184,20 +184,13 @@ class FairGpuParts:
         if now >= self._next_run_s:
             self._next_run_s = now + self._master_state.bounds.relocation_period_s
             self.rebalance(now)
-            if self._master_state.bounds.gpu_preemption and self._sees_all(now):
+            if self._master_state.bounds.gpu_preemption and self._master_state.sees_all(now):
                 self._preempt(now)
-
-    def _sees_all(self, now: float) -> bool:
-        """Is all that runs counted? Not while nodes come back, nor while some of it belongs to
-        applications that the store has lost: what seems free to start is not."""
-        master_state = self._master_state
-        lost = master_state.has_forgotten and now < master_state.forgot_until_s
-        return not master_state.recovering and not lost
 
     def rebalance(self, now: float) -> None:
         """Take back what is queued beyond a fair share, and what could start elsewhere now and is
         due to, while several applications want GPUs."""
-        if not self._sees_all(now) or len(self._master_state.gpus.uses) < 2:
+        if not self._master_state.sees_all(now) or len(self._master_state.gpus.uses) < 2:
             return
         reason = "another application has fewer GPUs and waits for one"
         for users in self._kinds(now):

@@ -82,7 +82,10 @@ class QueueRecall:
         return returned
 
     def _may_return(self, container: Container, now: float) -> bool:
-        """May it be returned from its unit? Not where it starts soon, because others yield."""
+        """May it be returned from its unit? Not where it starts soon, because others yield, nor
+        while something may run that is not counted: it would be placed there again."""
+        if not self._master_state.sees_all(now):
+            return False
         queue = self._master_state.state.find(container.unit_id)
         if queue is not None and serves_waiters(queue):
             return False

@@ -100,7 +100,7 @@ class QueueReclaim:
         if accounts is None or now < self._next_run_s:
             return
         self.is_calm = False
-        if not self._sees_all(now):
+        if not self._master_state.sees_all(now):
             return
         bounds = master_state.bounds
         self._next_run_s = now + bounds.relocation_period_s
@@ -128,12 +128,6 @@ class QueueReclaim:
         claims = ([planner.claim(x, now)] for x in self._all_waiting(usage))
         found = planner.plan(claims, everything=True)
         return [victim for group in found for each in group for victim in each.victims]
-
-    def _sees_all(self, now: float) -> bool:
-        """Is all that runs counted? Not while nodes, or applications, come back."""
-        master_state = self._master_state
-        lost = master_state.has_forgotten and now < master_state.forgot_until_s
-        return not master_state.recovering and not lost
 
     def _claims(self, accounts: AccountTree, now: float) -> Iterable[Sequence[Container]]:
         """Those that have waited long enough, with their gangs; queues that hold least of their

@@ -7,7 +7,8 @@ waits. It ends there, its application requests it again, and the request goes to
 
 A stream that waits where other streams or drivers hold what it needs is returned at once, wherever
 it may go: it may have been batch when it was queued. They have no end, and while it waits no batch
-starts there. At its scheduler it waits for any unit.
+starts there. At its scheduler it waits for any unit. So does batch, once it has waited for long: it
+would keep gangs from the unit, which wait behind nothing, and the driver may be theirs.
 
 A stream that waits where batch is not preempted waits for batch to end, which may be never. It
 moves to a unit where batch is preempted for it as to one that has capacity: batch that has come
@@ -17,7 +18,7 @@ One that waits at a node which does not meet its application's requirement, as w
 changed or Spark has excluded its host, is returned at once, too; a driver as well.
 
 What others yield counts as free for one that does not yield itself; and one that yields moves to
-what is free when all others have been looked at.
+what is free when all others have been looked at, also beside batch that waits for more than that.
 
 Which containers stay, see ``core.master.returns``. One container is moved to a unit at a time, and
 the next no sooner than ``relocation_wait_s`` later: it takes its application a while to request
@@ -36,6 +37,7 @@ import numpy as np
 from hrm.core.master.entities import Container
 from hrm.core.master.returns import may_return, return_waiting
 from hrm.core.master.state import MasterState
+from hrm.core.queue.yielding import spare
 from hrm.core.vocabulary.columns import Ints
 from hrm.core.vocabulary.feasibility import Column, Vector, fits, leaves, plus, serves
 from hrm.core.vocabulary.model import ContainerState, NodeName, ResourceUnitId
@@ -45,6 +47,8 @@ __all__ = ["ROWS_MAX", "Relocation"]
 
 ROWS_MAX = 256
 """Units with waiters, and units with free capacity, examined in one tick; others come next time."""
+
+_ENDLESS = "streams and drivers hold what it needs there"
 
 
 class _Wanted(NamedTuple):
@@ -63,7 +67,7 @@ class Relocation:
 
     def __init__(self, master_state: MasterState) -> None:
         self._master_state = master_state
-        self._from = self._free_from = 0
+        self._from = self._free_from = self._spare_from = self._batch_from = 0
         self._offered: dict[ResourceUnitId, float] = {}
         self._next_run_s = 0.0
 
@@ -79,6 +83,7 @@ class Relocation:
         waiting = state.waiting_batch + state.waiting_stream
         if not waiting.any() and not state.waiting_last:
             return
+        self._return_batch(now)
         wait_s = master_state.bounds.relocation_wait_s
         self._offered = {unit: at for unit, at in self._offered.items() if now - at < wait_s}
         free_rows = self._free_rows(waiting)
@@ -86,7 +91,8 @@ class Relocation:
         rows = np.flatnonzero(waiting if free_rows else unserved)
         hopeless: set[_Wanted] = set()
         found = sorted(self._waiting(rows, now), key=_age)
-        if free_rows and state.waiting_last:
+        spare_rows = self._spare_rows(now) if state.waiting_last else {}
+        if free_rows or spare_rows:
             found += sorted(self._waiting_last(now), key=_age)
         for container, demand in found:
             avoided = master_state.exclusions.avoided(container.application_id, now)
@@ -97,19 +103,21 @@ class Relocation:
             if wanted in hopeless:
                 continue
             why, row = "has capacity now", self._place(wanted, free_rows, container.unit_id)
+            if row is None and yields:
+                why, row = "has some to spare", self._place(wanted, spare_rows, container.unit_id)
             if row is None and waits_in_vain:
                 why, row = "preempts batch for it", self._preempting(wanted)
             if row is None:
                 hopeless.add(wanted)
                 continue
             free_rows.pop(row, None)
+            spare_rows.pop(row, None)
             self._offered[state.ids[row]] = now
             return_waiting(master_state, container, f"{state.ids[row]} {why}", now)
 
     def _return_streams(self, now: float) -> None:
         """Streams for which batch could not make capacity where they wait, the latest first."""
         master_state, state = self._master_state, self._master_state.state
-        reason = "streams and drivers hold what it needs there"
         some = np.flatnonzero((state.waiting_stream > 0) & (state.stream_headroom < 0).any(axis=1))
         for row in some[:ROWS_MAX].tolist():
             queue, node = state.queue(row), master_state.nodes[state.node(row)]
@@ -120,7 +128,24 @@ class Relocation:
                     break
                 container = node.containers.get(entry.container_id)
                 if container is not None and may_return(master_state, container, now):
-                    return_waiting(master_state, container, reason, now)
+                    return_waiting(master_state, container, _ENDLESS, now)
+
+    def _return_batch(self, now: float) -> None:
+        """Batch to which the streams and drivers that run where it waits leave too little."""
+        master_state, state = self._master_state, self._master_state.state
+        some = (state.waiting_batch > 0) & (state.stream_headroom < state.total).any(axis=1)
+        rows, self._batch_from = _some(np.flatnonzero(some), self._batch_from)
+        for row in rows.tolist():
+            queue, node = state.queue(row), master_state.nodes[state.node(row)]
+            if not any(x.has_no_end for each in queue.pool for x in each.running.values()):
+                continue
+            left = queue.beside_endless()
+            for entry in queue.batch_waiting.values():
+                container = node.containers.get(entry.container_id)
+                if container is None or fits(entry.demand, left):
+                    continue
+                if self._may_move(container, now):
+                    return_waiting(master_state, container, _ENDLESS, now)
 
     def _return_unsuited(self, now: float) -> None:
         """Containers that wait where their application may have none."""
@@ -146,9 +171,9 @@ class Relocation:
     def _place(
         self, wanted: _Wanted, free_rows: dict[int, Vector], own: ResourceUnitId
     ) -> int | None:
-        """A row that could start such a container at once, or once others have yielded. Nothing
-        waits there but what yields, so it is another than the container's ``own``, perhaps of the
-        same node: each of its GPUs has one."""
+        """A row that could start such a container at once, or once others have yielded. Where one
+        does not yield nothing waits there but what does, so it is another than the container's
+        ``own``, perhaps of the same node: each of its GPUs has one."""
         demand, avoided, requires, _, yields = wanted
         state = self._master_state.state
         suited = None if requires is None else state.suited(requires)
@@ -193,6 +218,23 @@ class Relocation:
             for row, (a, b, c, d) in zip(some, numbers, strict=True)
             if state.ids[row] not in self._offered
         }
+
+    def _spare_rows(self, now: float) -> dict[int, Vector]:
+        """The same of rows where batch waits for more than is free, for what yields: what it finds
+        there (``yielding.spare``)."""
+        state = self._master_state.state
+        rows = np.flatnonzero(
+            state.open
+            & (state.waiting_batch > 0)
+            & (state.waiting_stream == 0)
+            & (state.free[:, Column.VCORES] > 0)
+            & (state.free[:, Column.SLOTS] > 0)
+        )
+        some, self._spare_from = _some(rows, self._spare_from)
+        found = {
+            int(x): spare(state.queue(x), now) for x in some if state.ids[x] not in self._offered
+        }
+        return {row: left for row, left in found.items() if any(left)}
 
     def _waiting(self, rows: Ints, now: float) -> Iterator[tuple[Container, Vector]]:
         """Those that may move, with what they request; at some units now, at others next time."""

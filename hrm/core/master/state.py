@@ -141,6 +141,12 @@ class MasterState:
         self.restricted: dict[ApplicationId, Application] = {}
         self.starting: dict[ApplicationId, Application] = {}
 
+    def sees_all(self, now: float) -> bool:
+        """Is all that runs counted? Not while nodes come back, nor while some of it belongs to
+        applications that the store has lost: what seems free to start is not."""
+        lost = self.has_forgotten and now < self.forgot_until_s
+        return not self.recovering and not lost
+
     def live_applications(self) -> list[Application]:
         return list(self.live.values())
 

@@ -367,27 +367,33 @@ class UnitQueue:
         else:
             for queue in units:
                 waiting, held = queue.batch_waiting.values(), partial(queue._held, now)
-                chosen = list(startable((), waiting, queue.free, queue._stream_free(), held, now))
+                chosen = list(startable((), waiting, queue.free, queue.beside_endless(), held, now))
                 started += [queue.run(entry, now) for entry in chosen]
         return started + self._start_yielding(now, ending) if self.yielding_line else started
 
     def _start_yielding(self, now: float, ending: Container[ContainerId]) -> list[Entry]:
         """Start what yields, here and at siblings, once all else has been tried."""
         started: list[Entry] = []
-        most: dict[int, Vector] = {}
-        for queue in self.pool if self.line else ():
-            runs = ((x, seen_from(queue, y, x)) for y in queue.pool for x in y.running.values())
-            most[id(queue)] = free_soon(queue.free, runs, now, ending)
-        awaited = any(
-            fits(queue.batch_waiting[x].demand, most[id(queue)]) for x, queue in self.line.items()
-        )
-        for container_id, queue in [] if awaited else list(self.yielding_line.items()):
+        if self.awaited_soon(now, ending):
+            return started
+        for container_id, queue in list(self.yielding_line.items()):
             entry = queue.yielding_waiting[container_id]
             if queue.unit.draining or queue.image().stream_waiting:
                 continue
             if fits(entry.demand, queue.free):
                 started.append(queue.run(entry, now))
         return started
+
+    def awaited_soon(self, now: float, ending: Container[ContainerId] = ()) -> bool:
+        """Could batch that waits here, or at a sibling, use what is free, now or as soon as all
+        that yields, or is about to end, has ended?"""
+        most: dict[int, Vector] = {}
+        for queue in self.pool if self.line else ():
+            runs = ((x, seen_from(queue, y, x)) for y in queue.pool for x in y.running.values())
+            most[id(queue)] = free_soon(queue.free, runs, now, ending)
+        return any(
+            fits(queue.batch_waiting[x].demand, most[id(queue)]) for x, queue in self.line.items()
+        )
 
     def _start_batch(self, units: list[UnitQueue], now: float) -> list[Entry]:
         """``startable`` for the batch of a pool that waits at ``units``."""
@@ -419,7 +425,7 @@ class UnitQueue:
                         reservation.passed_by(part, until_s)
                     started.append(queue.run(entry, now))
                     continue
-            elif not fits(entry.demand, queue._stream_free()):
+            elif not fits(entry.demand, queue.beside_endless()):
                 continue
             else:
                 firsts.setdefault(queue, entry)
@@ -431,7 +437,7 @@ class UnitQueue:
         if self.stream_waiting or self.unit.draining:
             return None
         for entry in self.batch_waiting.values():
-            if not fits(entry.demand, self.free) and fits(entry.demand, self._stream_free()):
+            if not fits(entry.demand, self.free) and fits(entry.demand, self.beside_endless()):
                 return entry if self._has_rest(entry) else None
         return None
 
@@ -439,7 +445,7 @@ class UnitQueue:
         """Is what ``entry`` needs besides the pool's cores and memory free?"""
         return leaves(self.free, own_part(entry.demand))
 
-    def _stream_free(self) -> Vector:
+    def beside_endless(self) -> Vector:
         """See ``UnitImage.stream_free``."""
         if self.stream_headroom == self.capacity:
             return self.capacity

@@ -10,7 +10,8 @@ or to give it back. It never ends for another one that yields.
 
 The master counts what yielding containers hold as held, and as capacity *to come* for whatever does
 not yield: where that suffices, such a container may be queued at the unit, and starts within the
-grace period. It does not wait for others there, so this is no share of the future.
+grace period. It does not wait for others there, so this is no share of the future. For one that
+yields it looks for a unit where something is *spare*: free, and of no use to what waits there.
 
 Source: HRM's. Borg's best-effort batch and YARN's opportunistic containers are at the same level;
 neither has its node decide.
@@ -25,7 +26,7 @@ from hrm.core.queue.resource_unit import UnitQueue, seen_from
 from hrm.core.vocabulary.feasibility import Vector, leaves, minus, plus
 from hrm.core.vocabulary.model import ContainerId
 
-__all__ = ["makes_way", "serves_waiters", "supposed_starts", "to_come", "yields_there"]
+__all__ = ["makes_way", "serves_waiters", "spare", "supposed_starts", "to_come", "yields_there"]
 
 _NOTHING: Vector = (0, 0, 0, 0)
 
@@ -67,6 +68,19 @@ def makes_way(queue: UnitQueue, entry: Entry) -> bool:
     """Would a new container start once those that yield have ended?"""
     coming = to_come(queue)
     return coming != _NOTHING and leaves(plus(queue.free, coming), entry.demand)
+
+
+def spare(queue: UnitQueue, now: float) -> Vector:
+    """What a container that yields and comes now would find free, though batch waits there; nothing
+    where a stream waits, or where what is free is of use to batch. It is for those that yield and
+    wait there already, first."""
+    if queue.image().stream_waiting or queue.awaited_soon(now):
+        return _NOTHING
+    left = queue.free
+    for owner in queue.pool:
+        for entry in owner.yielding_waiting.values():
+            left = minus(left, seen_from(queue, owner, entry))
+    return _NOTHING if min(left) < 0 else left
 
 
 def supposed_starts(

@@ -19,6 +19,7 @@ import numpy.typing as npt
 from hrm.core.messages.claims import Entry
 from hrm.core.queue.estimate import simulate
 from hrm.core.queue.start_rule import UnitImage
+from hrm.core.queue.yielding import spare
 from hrm.core.scheduling.shared_state import SharedState
 from hrm.core.vocabulary.columns import (
     FREE,
@@ -49,6 +50,8 @@ __all__ = ["ClusterView"]
 
 _SPAN = 512
 _FEW = 4
+_SPARE_MAX = 64
+"""Units with waiters that are examined for one demand of what yields, in one round."""
 
 
 class ClusterView(TableColumns):
@@ -75,6 +78,7 @@ class ClusterView(TableColumns):
         self._together: list[tuple[list[int], Sequence[Entry], float]] = []
         self._reduced: set[int] = set()
         self._coming: Ints | None = None
+        self._spare: dict[int, Vector] = {}
         self._supposed: _Supposed | None = None
         self._copy()
 
@@ -105,6 +109,8 @@ class ClusterView(TableColumns):
         """Bring the view up to date, and undo its tentative reservations."""
         state, table = self._state, self._state.table
         self._coming = self._supposed = None
+        if self._spare:
+            self._spare.clear()
         self._images.clear()
         self._added.clear()
         self._together.clear()
@@ -393,15 +399,34 @@ class ClusterView(TableColumns):
     def suppose_yielded(self) -> None:
         """Until ``resume``, as if containers that yield had ended, and what waits for that had
         started; other rows are closed."""
-        self._part()
         if self._coming is None:
             self._coming = self._state.coming.copy()
-        coming = self._coming
-        rows = np.flatnonzero(coming.any(axis=1))
+        rows = np.flatnonzero(self._coming.any(axis=1))
+        self._suppose(rows, self._table[rows, FREE] + self._coming[rows])
+
+    def suppose_last(self, demand: Vector, now: float) -> bool:
+        """Until ``resume``, as one that yields finds units where others wait for more than is free
+        (``yielding.spare``); other rows are closed. False, and nothing is done, where ``demand``
+        fits into none of them."""
+        rows = self.open & (self.waiting_batch > 0) & (self.waiting_stream == 0)
+        rows &= fitting_rows(demand, self.free)
+        found = []
+        for row in np.flatnonzero(rows)[:_SPARE_MAX].tolist():
+            if row not in self._spare:
+                self._spare[row] = spare(self._state.queue(row), now)
+            if leaves(self._spare[row], demand):
+                found.append(row)
+        if found:
+            self._suppose(np.array(found, np.int64), np.array([self._spare[x] for x in found]))
+        return bool(found)
+
+    def _suppose(self, rows: Ints, free: Ints) -> None:
+        """Until ``resume``, as if nothing waited at ``rows``, and this were free there."""
+        self._part()
         added = {row: list(entries) for row, entries in self._added.items()}
         numbers = self._table[rows]
         self._supposed = _Supposed(rows, numbers, added, dict(self._images), self.open)
-        self._table[rows, FREE] += coming[rows]
+        self._table[rows, FREE] = free
         self._table[rows, WAITING_STREAM] = self._table[rows, WAITING_BATCH] = 0
         self._reduced.update(rows.tolist())
         chosen = np.zeros_like(self.open)
@@ -409,18 +434,26 @@ class ClusterView(TableColumns):
         self.open = _sealed(self.open & chosen)
 
     def resume(self, placed: Iterable[tuple[int, Entry]], now: float) -> None:
-        """As it is again; ``placed``, which start once others have yielded, wait at their rows."""
-        supposed, coming = self._supposed, self._coming
-        assert supposed is not None and coming is not None, "suppose_yielded goes before"
+        """As it is again; ``placed``, which start as supposed, wait at their rows."""
+        supposed = self._supposed
+        assert supposed is not None, "a supposition goes before"
         self._supposed = None
         self._together.clear()
         self._table[supposed.rows] = supposed.numbers
         self._added, self._images, self.open = supposed.added, supposed.images, supposed.open
         for row, entry in placed:
-            coming[row] -= np.asarray(entry.demand, np.int64)
+            self._count_supposed(row, entry.demand, yields=entry.gives_way)
             for sibling in self.siblings(row) if self._state.pools else ():
-                coming[sibling] -= np.asarray(pooled_part(entry.demand), np.int64)
+                self._count_supposed(sibling, pooled_part(entry.demand), yields=entry.gives_way)
             self.apply(row, entry, now)
+
+    def _count_supposed(self, row: int, part: Vector, *, yields: bool) -> None:
+        """So much less is there for the next supposition of this round."""
+        if not yields:
+            assert self._coming is not None, "suppose_yielded goes before"
+            self._coming[row] -= np.asarray(part, np.int64)
+        elif row in self._spare:
+            self._spare[row] = minus(self._spare[row], part)
 
     def _part(self) -> None:
         """Split by row what came together: few rounds need it."""
@@ -515,7 +548,7 @@ class ClusterView(TableColumns):
 
 
 class _Supposed(NamedTuple):
-    """What a view was before it supposed that containers have yielded."""
+    """What a view was before it supposed something."""
 
     rows: Ints
     numbers: Ints

@@ -2,9 +2,11 @@
 
 A policy may be third-party code: what it returns is checked, and what it raises is caught. It knows
 nothing of containers that yield (``hrm.core.queue.yielding``). So it is asked in up to three steps
-where some run: for what could start at once; for what could start once others have yielded, on a
-view where these are gone; and for what may wait. What fits where others yield waits behind no
-container whose end is only estimated.
+where some run, or are to be placed: for what could start at once; for what could start once others
+have yielded, on a view where these are gone, or, if it yields itself, beside what waits for more
+than is free, on a view where this does not wait; and for what may wait. What fits where others
+yield waits behind no container whose end is only estimated, and what yields at no unit while
+another has a core that is of no use to anything there.
 """
 
 from __future__ import annotations
@@ -64,15 +66,12 @@ class PlacementPolicy(Protocol):
 def ask_in_steps(
     policy: PlacementPolicy, view: ClusterView, placement: Placement, now: float
 ) -> list[int | None]:
-    """``ask`` where some of what runs yields. All entries yield, or none does."""
+    """``ask`` where some of what runs yields, or is to be placed. All entries yield, or none."""
     entries = placement.entries
-    if not entries or entries[0].yields:
-        return ask(policy, view, placement, now)
     at_once = replace(placement, waiting_limit=0)
     rows = ask(policy, view, at_once, now)
     left = _left(rows)
-    if left:
-        view.suppose_yielded()
+    if left and _suppose(view, placement, now):
         found = ask(policy, view, _of(at_once, left), now)
         _put(rows, left, found)
         placed = zip(found, left, strict=True)
@@ -81,6 +80,14 @@ def ask_in_steps(
     if left:
         _put(rows, left, ask(policy, view, _of(placement, left), now))
     return rows
+
+
+def _suppose(view: ClusterView, placement: Placement, now: float) -> bool:
+    """Prepare the view for the second step; False: it would find nothing."""
+    if placement.entries[0].gives_way:
+        return view.suppose_last(placement.demand, now)
+    view.suppose_yielded()
+    return True
 
 
 def _left(rows: Sequence[int | None]) -> list[int]:

@@ -263,7 +263,7 @@ class Scheduler:
                 lacks[demand] = placement.run_s
                 if not may_queue:
                     placement = replace(placement, waiting_limit=0)
-                rows = (ask_in_steps if view.yielding_rows else ask)(
+                rows = (ask_in_steps if job.yields or view.yielding_rows else ask)(
                     self.policy, view, placement, now
                 )
                 claims += _claims(view, placement.entries, rows)
@@ -318,7 +318,7 @@ class Scheduler:
                     continue
                 placement = self._placement(job, demand, some)
                 placement = replace(placement, waiting_limit=0, together=False)
-                rows = (ask_in_steps if view.yielding_rows else ask)(
+                rows = (ask_in_steps if job.yields or view.yielding_rows else ask)(
                     self.policy, view, placement, now
                 )
                 claims += _claims(view, placement.entries, rows)

@@ -23,6 +23,7 @@ from hrm.core.scheduling.jobs import Job
 from hrm.core.scheduling.scheduler import Scheduler
 from hrm.core.vocabulary.feasibility import Vector, demand_vector
 from hrm.core.vocabulary.model import DRIVER_PREFIX, NodeState, WorkloadClass, is_driver
+from hrm.core.vocabulary.node_requirement import suits
 from hrm.sim.faults.capacity import fits_offer
 
 __all__ = ["StrictOrder"]
@@ -77,12 +78,15 @@ def _fits_now(core: MasterCore, job: Job, now: float) -> bool:
     if request.resources.gpu_memory_mib or (request.prefers and now < until_s):
         return False
     avoided = core.master_state.exclusions.avoided(job.application_id, now)
+    app = core.master_state.applications[job.application_id]
+    requires = app.requires and core.master_state.required(app)
     demand, state = demand_vector(request.resources), core.master_state.state
     for row in state.rows.values():
         node = core.master_state.nodes[state.node(row)]
         queue = state.queue(row)
         idle = not any(each.waiting_count for each in queue.pool)
         usable = node.state is NodeState.ALIVE and node.name not in avoided and state.open[row]
+        usable = usable and (not requires or suits(requires, state.properties[row]))
         if usable and idle and not queue.unit.gpu_only and fits_offer(demand, queue.free):
             return True
     return False
