@@ -131,9 +131,11 @@ class Relocation:
                     return_waiting(master_state, container, _ENDLESS, now)
 
     def _return_batch(self, now: float) -> None:
-        """Batch to which the streams and drivers that run where it waits leave too little."""
+        """Batch to which the streams and drivers that run where it waits leave too little, and that
+        keeps others from what they do leave."""
         master_state, state = self._master_state, self._master_state.state
         some = (state.waiting_batch > 0) & (state.stream_headroom < state.total).any(axis=1)
+        some &= state.free[:, Column.VCORES] > 0
         rows, self._batch_from = _some(np.flatnonzero(some), self._batch_from)
         for row in rows.tolist():
             queue, node = state.queue(row), master_state.nodes[state.node(row)]
