@@ -428,7 +428,7 @@ def _workers_table(response: pipeline_pb2.ListPipelineTasksResponse) -> Table:
             plain(models),
             str(node.tasks),
             f"{load.expected_wait_s:.1f}",
-            "away" if node.draining else "",
+            "away" if node.away else "",
         )
     rows.caption = f"policy {plain(response.policy)}" + (
         f", replaced {response.policy_faults} times because it failed"

@@ -75,7 +75,7 @@ def unit_violations(queue: UnitQueue) -> list[str]:
     here = [x for x, owner in queue.yielding_line.items() if owner is queue]
     if here != list(queue.yielding_waiting):
         found.append(f"{name} lets {[*queue.yielding_waiting]} wait last, in line are {here}")
-    yielding = sum(entry.gives_way for entry in queue.running.values())
+    yielding = sum(entry.yields_now for entry in queue.running.values())
     if queue.yielding != yielding:
         found.append(f"{name} counts {queue.yielding} that yield, a recount gives {yielding}")
     return found

@@ -29,7 +29,7 @@ from hrm.master.log_sources import LogSources, no_log, refusal_of
 from hrm.master.owners import Owners, hide_application
 from hrm.master.paging import MESSAGE_LISTED, NAME_LISTED, check_limit, page
 from hrm.pipelines.core.model import TaskId
-from hrm.pipelines.core.workloads import PipelinesCore
+from hrm.pipelines.core.pipelines_core import PipelinesCore
 from hrm.v1 import admin_pb2 as pb
 from hrm.v1 import admin_pb2_grpc, common_pb2, node_pb2, node_pb2_grpc
 from hrm.wire import admin as admin_wire

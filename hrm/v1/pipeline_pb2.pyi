@@ -341,20 +341,20 @@ class PipelineTaskInfo(_message.Message):
     def __init__(self, task_id: _Optional[str] = ..., pipeline: _Optional[str] = ..., size_mb: _Optional[float] = ..., submitted_at_s: _Optional[float] = ..., node: _Optional[str] = ..., attempt: _Optional[int] = ..., state: _Optional[str] = ..., outcome: _Optional[_Union[PipelineTaskOutcome, str]] = ..., placed_by: _Optional[str] = ..., fallback: _Optional[str] = ..., runs_placed_by: _Optional[_Mapping[str, int]] = ..., run_fallback: _Optional[str] = ..., user: _Optional[str] = ..., application_id: _Optional[str] = ...) -> None: ...
 
 class PipelineNodeInfo(_message.Message):
-    __slots__ = ("capacity", "load", "tasks", "draining", "application_id", "node")
+    __slots__ = ("capacity", "load", "tasks", "away", "application_id", "node")
     CAPACITY_FIELD_NUMBER: _ClassVar[int]
     LOAD_FIELD_NUMBER: _ClassVar[int]
     TASKS_FIELD_NUMBER: _ClassVar[int]
-    DRAINING_FIELD_NUMBER: _ClassVar[int]
+    AWAY_FIELD_NUMBER: _ClassVar[int]
     APPLICATION_ID_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
     capacity: PipelineCapacity
     load: PipelineLoad
     tasks: int
-    draining: bool
+    away: bool
     application_id: str
     node: str
-    def __init__(self, capacity: _Optional[_Union[PipelineCapacity, _Mapping]] = ..., load: _Optional[_Union[PipelineLoad, _Mapping]] = ..., tasks: _Optional[int] = ..., draining: bool = ..., application_id: _Optional[str] = ..., node: _Optional[str] = ...) -> None: ...
+    def __init__(self, capacity: _Optional[_Union[PipelineCapacity, _Mapping]] = ..., load: _Optional[_Union[PipelineLoad, _Mapping]] = ..., tasks: _Optional[int] = ..., away: bool = ..., application_id: _Optional[str] = ..., node: _Optional[str] = ...) -> None: ...
 
 class PipelineGpu(_message.Message):
     __slots__ = ("index", "model", "memory_mib")

@@ -212,7 +212,7 @@ def to_task(
         task_id=task_id,
         pipeline=to_pipeline(message.pipeline),
         size_mb=_number(size_mb, "size_mb", most=1e9),
-        workload=workload or WorkloadClass.BATCH,
+        workload_class=workload or WorkloadClass.BATCH,
         submitted_at_s=submitted_at_s,
         user=codec.to_text(message.user, "user"),
         result_format=to_result_format(message.result_format),

@@ -186,7 +186,7 @@ def test_the_shell_runs_lists_and_saves(
     assert "arithmetic" in listed.stdout and "min-wait" in listed.stdout
     tasks = json.loads(hrm("pipeline", "list", "--all", "-o", "json").stdout)["tasks"]
     why = hrm("app", "why", tasks[0]["task_id"])
-    assert "done" in why.stdout and "its node was chosen by min-wait" in why.stdout, why.stderr
+    assert "done" in why.stdout and "its worker was chosen by min-wait" in why.stdout, why.stderr
     assert "double on " in why.stdout, "and each step's device"
 
     failed = hrm(

@@ -13,7 +13,7 @@ from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
 from hrm.core.vocabulary.model import ApplicationId
 from hrm.errors import Unavailable
-from hrm.pipelines.core.workloads import AskMaster
+from hrm.pipelines.core.pipelines_core import CallMaster
 from hrm.pipelines.master import hosting
 from hrm.pipelines.master.hosting import WorkloadHost
 
@@ -48,7 +48,7 @@ async def reply_to(master: BusyMaster, event: Any) -> c.Reply | c.Refuse:
 
     workloads = SimpleNamespace(reply_received=received)
     host = WorkloadHost(master, workloads, lambda *_: "token", lambda _: None)  # type: ignore[arg-type]
-    host.carry_out(lambda: [AskMaster(APP, event)])
+    host.carry_out(lambda: [CallMaster(APP, event)])
     return await asyncio.wait_for(replied, LIMIT_S)
 
 

@@ -255,7 +255,7 @@ async def test_a_bad_message_ends_the_stream_and_nothing_else(tmp_path: Path) ->
             await worker.receive("place")
         await at.stub.Submit(request(task_id="u"))
         (row,) = at.workload_of("t").cluster.table.nodes.values()
-        assert row.draining, "its stream is down, so that it gets nothing new"
+        assert row.away, "its stream is down, so that it gets nothing new"
         assert at.live == ["t", "u"]
 
 
@@ -352,7 +352,7 @@ async def test_one_that_placed_a_task_and_its_steps_is_listed(tmp_path: Path) ->
         assert dict(task.runs_placed_by) == {"iawp": 1, "pats": 1}
         assert task.run_fallback == "over-budget: 12 ms"
         assert at.tasks.workloads.chosen(TaskId("t")) == [
-            "its node was chosen by min-wait",
+            "its worker was chosen by min-wait",
             "a on cpu 0 by iawp",
             "a on cpu 0 by pats, not by the policy in charge: over-budget: 12 ms",
         ]

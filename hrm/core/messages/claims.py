@@ -35,7 +35,7 @@ class Entry(NamedTuple):
     ``started_at_s`` counts only while it runs; ``passed`` while it waits as batch: how many later
     ones have started before it, or stand before it, ``PASSES_MAX`` standing for more as well.
     ``place``: the unit in whose batch queue it stands first (``ContainerRequest.place``).
-    ``yields``: as its request states, whatever it has become; see ``gives_way``.
+    ``yields``: as its request states, whatever it has become; see ``yields_now``.
     """
 
     container_id: ContainerId
@@ -67,7 +67,7 @@ class Entry(NamedTuple):
         return is_stream or self.container_id.startswith(DRIVER_PREFIX)
 
     @property
-    def gives_way(self) -> bool:
+    def yields_now(self) -> bool:
         """Does it end for whatever else waits at its unit, and start after all of that? What has
         become a stream's does not."""
         return self.yields and not self.has_no_end

@@ -64,7 +64,7 @@ def preemptions(
             return
         for owner, victim in victims:
             capacity.comes(owner, victim)
-            why = victim.container_id, waiter.container_id, victim.gives_way
+            why = victim.container_id, waiter.container_id, victim.yields_now
             found.append(Preemption(*why))
         capacity.goes(unit, waiter)
 
@@ -119,12 +119,12 @@ def _victims(
         if entry.workload_class is WorkloadClass.BATCH
         and entry.container_id not in capacity.taken
         and (
-            entry.gives_way
+            entry.yields_now
             or (not yields_only and (own is None or owners.get(entry.container_id) != own))
         )
         and not is_driver(owners.get(entry.container_id, NO_APPLICATION))
     ]
-    candidates.sort(key=lambda x: (not x[1].gives_way, now - x[1].started_at_s, x[1].container_id))
+    candidates.sort(key=lambda x: (not x[1].yields_now, now - x[1].started_at_s, x[1].container_id))
     free = capacity.free[capacity.pool.index(unit)]
     chosen: list[tuple[UnitQueue, Entry]] = []
     for owner, entry in candidates:

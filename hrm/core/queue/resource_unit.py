@@ -251,7 +251,7 @@ class UnitQueue:
         started = entry.started(now)
         self.running[entry.container_id] = started
         if started.yields:
-            self.yielding += started.gives_way
+            self.yielding += started.yields_now
         self._changed()
         return started
 
@@ -280,7 +280,7 @@ class UnitQueue:
         ):
             return False
         if not batch or yields or len(self.pool) > 1 or container_id.startswith(DRIVER_PREFIX):
-            is_last = yields and bool(self.line or self.yielding_line) and entry.gives_way
+            is_last = yields and bool(self.line or self.yielding_line) and entry.yields_now
             if is_last or not self.runs_at_once(demand, workload_class):
                 return False
             self.run(entry, now)
@@ -296,12 +296,12 @@ class UnitQueue:
         """Back from running to the head of its queue: the node has not started it after all."""
         entry = self.running.pop(container_id)
         if entry.yields:
-            self.yielding -= entry.gives_way
+            self.yielding -= entry.yields_now
         self._give_back(entry.demand)
         if entry.workload_class is WorkloadClass.BATCH:
             self._count(entry, plus)
         queue = self._queue_of(entry)
-        line = self.yielding_line if entry.gives_way else self.line
+        line = self.yielding_line if entry.yields_now else self.line
         rest, others = dict(queue), dict(line)
         queue.clear()
         line.clear()
@@ -315,7 +315,7 @@ class UnitQueue:
         entry = self.running.pop(container_id, None)
         if entry is not None:
             if entry.yields:
-                self.yielding -= entry.gives_way
+                self.yielding -= entry.yields_now
             self._give_back(entry.demand)
             self._count(entry, plus)
         else:
@@ -335,7 +335,7 @@ class UnitQueue:
         if container_id in self.running:
             self._count(entry, plus)
             self._count(changed, minus)
-            self.yielding += changed.gives_way - entry.gives_way
+            self.yielding += changed.yields_now - entry.yields_now
             self.running[container_id] = changed
         else:
             self._count_stream(entry, plus)
@@ -516,15 +516,15 @@ class UnitQueue:
     def _queue_of(self, entry: Entry) -> dict[ContainerId, Entry]:
         if entry.workload_class is WorkloadClass.STREAM:
             return self.stream_waiting
-        gives_way = entry.yields and entry.gives_way
-        return self.yielding_waiting if gives_way else self.batch_waiting
+        yields_now = entry.yields and entry.yields_now
+        return self.yielding_waiting if yields_now else self.batch_waiting
 
     def _put(self, entry: Entry) -> None:
         """To the end of its queue."""
         self._queue_of(entry)[entry.container_id] = entry
         if entry.workload_class is not WorkloadClass.STREAM:
-            gives_way = entry.yields and entry.gives_way
-            line = self.yielding_line if gives_way else self.line
+            yields_now = entry.yields and entry.yields_now
+            line = self.yielding_line if yields_now else self.line
             line[entry.container_id] = self
 
     def _put_first(self, entry: Entry) -> None:

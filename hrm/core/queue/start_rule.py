@@ -115,7 +115,7 @@ def due_s(entry: Entry, now: float) -> float:
     """When a running container is due, not before ``now``; infinite for a stream. One that yields
     ends soon once anything waits for that."""
     run_s = duration_s(entry)
-    if entry.yields and entry.gives_way:
+    if entry.yields and entry.yields_now:
         if math.isinf(run_s):
             return now + YIELD_GRACE_S
         return min(corrected_end_s(entry.started_at_s, run_s, now), now + YIELD_GRACE_S)
@@ -146,6 +146,6 @@ def free_soon(
     ordered to end, or is due within the time that what yields has to end."""
     soon_s = now + YIELD_GRACE_S
     for entry, part in running:
-        if entry.gives_way or entry.container_id in ending or due_s(entry, now) <= soon_s:
+        if entry.yields_now or entry.container_id in ending or due_s(entry, now) <= soon_s:
             free = plus(free, part)
     return free

@@ -135,7 +135,7 @@ class WaitTable:
             self._held[: len(running), :, row] = [entry.demand for entry in running]
             self._first_end[row] = min(ends)
             if True in [entry.yields for entry in running]:
-                yields = [entry.gives_way for entry in running]
+                yields = [entry.yields_now for entry in running]
                 self._yields[: len(running), row] = yields
                 self._first_end[row] = -np.inf if any(yields) else min(ends)
         if image.batch_waiting:

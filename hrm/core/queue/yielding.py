@@ -26,7 +26,14 @@ from hrm.core.queue.resource_unit import UnitQueue, seen_from
 from hrm.core.vocabulary.feasibility import Vector, leaves, minus, plus
 from hrm.core.vocabulary.model import ContainerId
 
-__all__ = ["makes_way", "serves_waiters", "spare", "supposed_starts", "to_come", "yields_there"]
+__all__ = [
+    "serves_waiters",
+    "spare",
+    "starts_once_yielded",
+    "supposed_starts",
+    "to_come",
+    "yields_there",
+]
 
 _NOTHING: Vector = (0, 0, 0, 0)
 
@@ -57,14 +64,14 @@ def _left(queue: UnitQueue) -> Vector | None:
     found = _NOTHING
     for owner in queue.pool:
         for entry in owner.running.values() if owner.yielding else ():
-            if entry.gives_way:
+            if entry.yields_now:
                 found = plus(found, seen_from(queue, owner, entry))
         for entry in (*owner.stream_waiting.values(), *owner.batch_waiting.values()):
             found = minus(found, seen_from(queue, owner, entry))
     return found
 
 
-def makes_way(queue: UnitQueue, entry: Entry) -> bool:
+def starts_once_yielded(queue: UnitQueue, entry: Entry) -> bool:
     """Would a new container start once those that yield have ended?"""
     coming = to_come(queue)
     return coming != _NOTHING and leaves(plus(queue.free, coming), entry.demand)
@@ -111,7 +118,7 @@ def _without(queue: UnitQueue, gone: Container[ContainerId], pool: list[UnitQueu
     copy.batch_waiting.update(queue.batch_waiting)
     for owner in pool:
         for container_id, entry in owner.running.items():
-            ends = entry.gives_way or container_id in gone
+            ends = entry.yields_now or container_id in gone
             if ends:
                 part = seen_from(queue, owner, entry)
                 copy.free = plus(copy.free, part)

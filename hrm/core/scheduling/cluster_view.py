@@ -442,9 +442,9 @@ class ClusterView(TableColumns):
         self._table[supposed.rows] = supposed.numbers
         self._added, self._images, self.open = supposed.added, supposed.images, supposed.open
         for row, entry in placed:
-            self._count_supposed(row, entry.demand, yields=entry.gives_way)
+            self._count_supposed(row, entry.demand, yields=entry.yields_now)
             for sibling in self.siblings(row) if self._state.pools else ():
-                self._count_supposed(sibling, pooled_part(entry.demand), yields=entry.gives_way)
+                self._count_supposed(sibling, pooled_part(entry.demand), yields=entry.yields_now)
             self.apply(row, entry, now)
 
     def _count_supposed(self, row: int, part: Vector, *, yields: bool) -> None:

@@ -48,7 +48,7 @@ from hrm.core.messages.claims import Claim, Decision, Entry, Outcome, Proposal
 from hrm.core.queue.estimate import simulate
 from hrm.core.queue.resource_unit import UnitQueue
 from hrm.core.queue.start_rule import duration_s
-from hrm.core.queue.yielding import makes_way
+from hrm.core.queue.yielding import starts_once_yielded
 from hrm.core.scheduling.cluster_view import ClusterView
 from hrm.core.scheduling.jobs import Job
 from hrm.core.scheduling.shared_state import SharedState
@@ -373,9 +373,9 @@ class Negotiator:
             return _abort(claim, "the resource unit is too small, or kept for its GPU")
         if entry.container_id in queue:
             return _abort(claim, "the container is there already")
-        if entry.gives_way and must_run != _GANG:
+        if entry.yields_now and must_run != _GANG:
             refusal = self._may_wait_last(queue)
-        elif not entry.gives_way and makes_way(queue, entry):
+        elif not entry.yields_now and starts_once_yielded(queue, entry):
             refusal = ""
         elif must_run:
             refusal = f"another claim took the capacity, and {must_run}"

@@ -84,7 +84,7 @@ def ask_in_steps(
 
 def _suppose(view: ClusterView, placement: Placement, now: float) -> bool:
     """Prepare the view for the second step; False: it would find nothing."""
-    if placement.entries[0].gives_way:
+    if placement.entries[0].yields_now:
         return view.suppose_last(placement.demand, now)
     view.suppose_yielded()
     return True

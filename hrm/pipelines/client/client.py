@@ -425,7 +425,7 @@ class Client:
             task_id=TaskId(f"{pipeline.name[:40]}-{uuid.uuid4().hex[:16]}"),
             pipeline=spec,
             size_mb=size_mb or len(payload) / 1e6,
-            workload=workload,
+            workload_class=workload,
             user=self.user,
             result_format=kind,
             result_dir=self.result_dir,

@@ -3,7 +3,7 @@
 Tasks wait in one bounded queue. Its head is shown to a ``ClusterPolicy`` with the nodes that may
 take it, and goes to the node that the policy names; a policy that fails or names another node is
 replaced for this one decision by ``LeastWait``, and counted. A task that no node could ever run,
-or only draining ones, leaves the queue until a node joins or accepts tasks again.
+or only such as are away, leaves the queue until a node joins.
 
 Nothing is lost and nothing happens twice:
 
@@ -19,7 +19,7 @@ Source: LDWP + IAWP, section 3.2 (masks) and algorithm 1 (the place of the polic
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -77,7 +77,7 @@ class ClusterBounds:
 
 
 _CHOSEN_MAX = 20
-"""The latest steps that ``chosen`` reports."""
+"""The latest steps that ``choices_in_words`` reports."""
 
 
 @dataclass(slots=True, eq=False)
@@ -163,13 +163,13 @@ class PipelineCluster:
             case m.NodeJoined():
                 self._join(event)
             case m.NodeLost():
-                why = event.why or "the node was lost"
+                why = event.why or "it was lost"
                 self._lose(event.name, event.now, why, counts=event.counts)
             case m.AllEnded():
                 for record in list(self.tasks.values()):
                     self._finish(record, event.outcome, event.why, event.now)
-            case m.NodeDraining():
-                self._set_draining(event)
+            case m.NodeAway():
+                self._set_away(event)
             case m.PipelineNodeReported():
                 if event.name in self.table.nodes:
                     self.table.reported(event.name, event.load, event.now)
@@ -189,17 +189,14 @@ class PipelineCluster:
         """How many tasks are ahead of each in the queue: for ``explain`` of many."""
         return {task_id: ahead for ahead, task_id in enumerate(self.queue)}
 
-    def chosen(self, task_id: TaskId) -> list[str]:
-        """Lines: the policies that chose the task's node and its steps' devices, and why not the
-        learned ones.
-
-        Raises:
-            KeyError: no such task.
-        """
-        return choices_in_words(self.tasks.get(task_id) or self.ended[task_id])
-
-    def explain(self, task_id: TaskId, places: Mapping[TaskId, int] | None = None) -> str:
-        """Where the task is and what it waits for, in one line.
+    def explain(
+        self,
+        task_id: TaskId,
+        places: Mapping[TaskId, int] | None = None,
+        place_of: Callable[[NodeName], str] = str,
+    ) -> str:
+        """Where the task is and what it waits for, in one line. ``place_of``: a worker, as people
+        know it.
 
         Raises:
             NotFound: no such task, or it ended too long ago.
@@ -213,11 +210,14 @@ class PipelineCluster:
             ahead = (self.places() if places is None else places).get(task_id, 0)
             before = f", {ahead} before it" if ahead else ""
             past = f"; before that: {record.before}" if record.before else ""
-            return f"it waits for a worker{before}: {record.why}{past}"
+            # Those behind the head are not looked at: they wait for what that waits for.
+            why = (self.tasks[self.queue[0]].why if ahead else "") or record.why
+            return f"it waits for a worker{before}: {why}{past}"
         done = {t.key.subtask for t in record.timings if t.outcome is RunOutcome.DONE}
         left = [one.name for one in record.spec.pipeline.subtasks if one.name not in done]
         return (
-            f"on node {record.node} ({record.why}), placement {record.number}; "
+            f"at {place_of(record.node)} ({record.why.removeprefix(f'{record.node}: ')}), "
+            f"placement {record.number}; "
             f"done: {', '.join(sorted(done)) or 'nothing'}; to do: {', '.join(left) or 'nothing'}"
         )
 
@@ -327,7 +327,7 @@ class PipelineCluster:
         record.losses += 1
         if record.losses >= self.bounds.attempts_limit:
             times = f"{record.losses} times" if record.losses > 1 else "once"
-            message = f"its node was lost {times}, which is the limit; the last: {why}"
+            message = f"its worker was lost {times}, which is the limit; the last: {why}"
             self._finish(record, TaskOutcome.FAILED, message, now)
         else:
             self._requeue(record, now, why)
@@ -453,14 +453,11 @@ class PipelineCluster:
             if now - max(row.reported_at_s, row.excused_at_s) > limit_s:
                 self._lose(name, now, f"it has not reported for {limit_s:g} s")
 
-    def _set_draining(self, event: m.NodeDraining) -> None:
+    def _set_away(self, event: m.NodeAway) -> None:
         row = self.table.nodes.get(event.name)
         if row is not None:
-            row.draining = event.draining
+            row.away = True
             self.table.recount(event.name)
-            if not event.draining:
-                row.gave_back = False
-                self._call_back_stranded()
 
     # --- placing ------------------------------------------------------------------------------
 
@@ -548,8 +545,9 @@ def outcome_in_words(record: TaskRecord) -> str:
 
 
 def choices_in_words(record: TaskRecord) -> list[str]:
-    """As ``PipelineCluster.chosen``."""
-    lines = [_by("its node was chosen", record.placed_by, record.fallback)]
+    """Lines: the policies that chose the task's node and its steps' devices, and why not the
+    learned ones."""
+    lines = [_by("its worker was chosen", record.placed_by, record.fallback)]
     lines += [
         _by(f"{x.key.subtask} on {x.device.value} {x.number}", x.placed_by, x.fallback)
         for x in record.timings[-_CHOSEN_MAX:]

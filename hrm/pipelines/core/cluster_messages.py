@@ -24,7 +24,7 @@ __all__ = [
     "ClusterEvent",
     "ClusterTicked",
     "FinishTask",
-    "NodeDraining",
+    "NodeAway",
     "NodeJoined",
     "NodeLost",
     "PipelineNodeReported",
@@ -103,12 +103,11 @@ class AllEnded:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeDraining:
-    """The node accepts no new tasks; ``draining`` False: it accepts them again."""
+class NodeAway:
+    """Its stream is down, or it is to end: it gets no new tasks until it joins again."""
 
     now: float
     name: NodeName
-    draining: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +148,7 @@ ClusterEvent = (
     | CancelAsked
     | NodeJoined
     | NodeLost
-    | NodeDraining
+    | NodeAway
     | PipelineNodeReported
     | SubtaskReported
     | TaskEnded

@@ -109,7 +109,7 @@ class TaskSpec:
     task_id: TaskId
     pipeline: PipelineSpec
     size_mb: float
-    workload: WorkloadClass = WorkloadClass.BATCH
+    workload_class: WorkloadClass = WorkloadClass.BATCH
     submitted_at_s: float = 0.0
     user: str = ""
     result_format: ResultFormat = ResultFormat.PICKLE
@@ -200,7 +200,7 @@ class ReadySubtask:
     row: Row
     devices: frozenset[Device]
     since: float
-    workload: WorkloadClass = WorkloadClass.BATCH
+    workload_class: WorkloadClass = WorkloadClass.BATCH
     memory_mib: float = 0.0
     """What it is charged while it runs, MiB; 0: the estimate of its row."""
     gpu_memory_mib: float = 0.0

@@ -71,7 +71,7 @@ class PipelineNode:
         self.resources = NodeResources(capacity, self.estimates)
         self.tasks: dict[TaskId, NodeTask] = {}
         self.draining = False
-        self.yielding = False
+        self.finishing = False
         """No further step starts here."""
         self._ready: dict[SubtaskKey, ReadySubtask] = {}
         self.dispatcher = Dispatcher(
@@ -103,7 +103,7 @@ class PipelineNode:
                 self._time_out(event.now)
             case m.DrainAsked():
                 self._drain(event)
-        if not self.yielding:
+        if not self.finishing:
             self.dispatcher.dispatch(event.now)
         return commands
 
@@ -200,7 +200,7 @@ class PipelineNode:
             row=one.row,
             devices=one.devices,
             since=now,
-            workload=task.workload,
+            workload_class=task.workload_class,
             memory_mib=one.spec.memory_mib or host_mib,
             gpu_memory_mib=gpu_mib,
         )
@@ -211,14 +211,12 @@ class PipelineNode:
             self._end(task, TaskOutcome.CANCELLED, event.why or "it was withdrawn", event.now)
 
     def _drain(self, event: m.DrainAsked) -> None:
-        self.draining = event.draining
-        self.yielding = event.draining and (self.yielding or event.after_step)
-        if not event.draining:
-            return
+        self.draining = True
+        self.finishing = self.finishing or event.after_step
         for task in list(self.tasks.values()):
-            if event.begun or not task.begun:
+            if not task.begun:
                 self._return(task, event.now)
-            elif self.yielding:
+            elif self.finishing:
                 self._yield(task, event.now)
 
     def _return(self, task: NodeTask, now: float) -> None:
@@ -420,7 +418,7 @@ class PipelineNode:
             times = f" ({one.runs} times)" if one.runs > 1 else ""
             why = f"{outcome.value}{times}: {message}".rstrip(": ")
             self._fail(task, one, failed, now, why)
-        if self.yielding:
+        if self.finishing:
             self._yield(task, now)
 
     def _retry_with_memory(

@@ -214,15 +214,10 @@ class ClockTicked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrainAsked:
-    """Accept nothing new; return tasks that have not begun, with ``begun`` those that have, too,
-    and with ``after_step`` those as soon as no step of theirs runs: no other is started.
-
-    ``draining`` False: accept tasks again.
-    """
+    """Accept nothing new; return tasks that have not begun, and with ``after_step`` those that
+    have, too, as soon as no step of theirs runs: no other is started."""
 
     now: float
-    draining: bool = True
-    begun: bool = False
     after_step: bool = False
 
 

@@ -178,7 +178,7 @@ def node_load(resources: NodeResources, tasks: Iterable[NodeTask], now: float) -
     cpu = 1.0 - free_cores / capacity.cores if capacity.cores else 0.0
     memory = 1.0 - free_mib / capacity.memory_mib if capacity.memory_mib else 0.0
     waiting = [task for task in tasks if not task.begun]
-    stream = sum(task.workload is WorkloadClass.STREAM for task in waiting)
+    stream = sum(task.workload_class is WorkloadClass.STREAM for task in waiting)
     return NodeLoad(
         at=now,
         cpu=sample.cpu if sample else cpu,

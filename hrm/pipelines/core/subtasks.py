@@ -140,8 +140,8 @@ class NodeTask:
     timings: list[SubtaskTiming] = field(default_factory=list)
 
     @property
-    def workload(self) -> WorkloadClass:
-        return self.spec.workload
+    def workload_class(self) -> WorkloadClass:
+        return self.spec.workload_class
 
     @property
     def begun(self) -> bool:

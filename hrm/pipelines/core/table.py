@@ -48,7 +48,7 @@ class NodeRow:
 
     capacity: NodeCapacity
     reported_at_s: float
-    draining: bool = False
+    away: bool = False
     gave_back: bool = False
     load: NodeLoad | None = None
     excused_at_s: float = 0.0
@@ -110,10 +110,10 @@ class NodeTable:
         columns["largest_gpu_mib"][i] = max(cards_mib, default=0.0)
         columns["group"][i] = self._models.index(capacity.gpu_model)
         for task_id, work_s in row.unreported.items():
-            streaming = row.placed[task_id].workload is WorkloadClass.STREAM
+            streaming = row.placed[task_id].workload_class is WorkloadClass.STREAM
             columns["waiting_stream" if streaming else "waiting_batch"][i] += 1
             columns["expected_wait_s"][i] += work_s / max(1, capacity.cores + len(cards_mib))
-        self._alive[i] = not row.draining
+        self._alive[i] = not row.away
 
     def placed(self, name: NodeName, task: TaskSpec) -> None:
         row = self.nodes[name]
@@ -149,7 +149,7 @@ class NodeTable:
             return could, "no node here could ever run all of its subtasks"
         alive = could & self._alive
         if not alive.any():
-            return alive, "all nodes that could run it are draining"
+            return alive, "all workers that could run it are away: not connected, or about to end"
         takes = (len(row.placed) < tasks_limit and not row.gave_back for row in self.nodes.values())
         free = alive & np.fromiter(takes, np.bool_, len(self.nodes))
         if not free.any():

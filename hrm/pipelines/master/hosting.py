@@ -22,17 +22,17 @@ from hrm.core.vocabulary.model import ApplicationId, LaunchContext
 from hrm.errors import AlreadyExists, HrmError, LimitReached, NotFound, Unavailable
 from hrm.master.interpreter import Interpreter, NoticeForwarder
 from hrm.pipelines.core import cluster_messages as m
-from hrm.pipelines.core.workload import WorkloadKey
-from hrm.pipelines.core.workloads import (
-    AskMaster,
+from hrm.pipelines.core.pipelines_core import (
+    CallMaster,
     CompleteOpening,
     FollowCommand,
-    ListenTo,
+    Listen,
     PipelinesCore,
-    ReportToMaster,
-    StopListeningTo,
+    StopListening,
+    SubmitToMaster,
     WorkloadStep,
 )
+from hrm.pipelines.core.workload import WorkloadKey
 
 __all__ = ["WorkloadHost"]
 
@@ -94,23 +94,23 @@ class WorkloadHost:
     def _carry_out(self, step: WorkloadStep) -> None:
         outboxes = self._master.application_outboxes
         match step:
-            case ReportToMaster():
+            case SubmitToMaster():
                 self._master.submit(replace(step.event, now=clock.now()))
-            case AskMaster():
+            case CallMaster():
                 call = asyncio.create_task(self._ask(step))
                 self._calls.add(call)
                 call.add_done_callback(self._calls.discard)
-            case ListenTo():
+            case Listen():
                 take = partial(self._notice_received, step.application_id)
                 outboxes[step.application_id] = NoticeForwarder(take)
-            case StopListeningTo():
+            case StopListening():
                 outboxes.pop(step.application_id, None)
             case CompleteOpening():
                 self._opened(step)
             case FollowCommand():
                 self._follow(step.command)
 
-    async def _ask(self, step: AskMaster) -> None:
+    async def _ask(self, step: CallMaster) -> None:
         """Make the call that a step is about, and pass on the reply. What has been accepted by an
         earlier master does not fail because this one is busy or its disk full: that is asked
         again."""

@@ -205,5 +205,5 @@ class KeptTasks:
         queue = codec.to_text(stored.request.queue, "queue")
         labels = tuple(sorted(to_labels(stored.request.node_labels)))
         return WorkloadKey(
-            spec.user, queue, spec.workload, spec.pipeline.name, stored.scope, size, labels
+            spec.user, queue, spec.workload_class, spec.pipeline.name, stored.scope, size, labels
         )

@@ -38,9 +38,9 @@ from hrm.pipelines.core import cluster_messages as m
 from hrm.pipelines.core.cluster import ClusterBounds, PipelineCluster, TaskRecord
 from hrm.pipelines.core.model import ClusterPolicy, PipelineSpec, TaskId, TaskSpec
 from hrm.pipelines.core.node_messages import TaskOutcome
+from hrm.pipelines.core.pipelines_core import PipelinesCore
 from hrm.pipelines.core.table import NodeRow
 from hrm.pipelines.core.workload import WorkerSize, WorkloadKey, size_for, workload_id
-from hrm.pipelines.core.workloads import PipelinesCore
 from hrm.pipelines.master.cluster_size import has_gpus, staying
 from hrm.pipelines.master.estimates import EstimatesOfUsers
 from hrm.pipelines.master.hosting import WorkloadHost
@@ -345,7 +345,7 @@ class PipelineTasks:
         self._arriving.add(task_id)
         self._owners[task_id] = owner
         workload_key = WorkloadKey(
-            *(task.user, queue, task.workload, task.pipeline.name, scope),
+            *(task.user, queue, task.workload_class, task.pipeline.name, scope),
             self.size_of(task.pipeline),
             labels,
         )
@@ -498,7 +498,7 @@ class PipelineTasks:
             del self.streams[name]
             self.policies.left(name)
             with contextlib.suppress(NotFound):  # its container has ended
-                self._reported(name, m.NodeDraining(now=clock.now(), name=name))
+                self._reported(name, m.NodeAway(now=clock.now(), name=name))
 
     async def take_report(self, name: NodeName, message: pb.NodePipelineMessage) -> None:
         """Take in a worker's report; returns when a piece of a result is on the disk, so that it is

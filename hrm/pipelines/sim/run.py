@@ -172,7 +172,7 @@ class Simulation:
             return
         if change.what == "leave":
             node.draining = True
-            self.deliver(cm.NodeDraining(now=self.queue.now, name=name))
+            self.deliver(cm.NodeAway(now=self.queue.now, name=name))
             node.handle(nm.DrainAsked(now=self.queue.now))
         else:
             node.alive = False

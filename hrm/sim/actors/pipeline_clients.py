@@ -155,7 +155,7 @@ class PipelineClients:
     def _may_fail(self, plan: PipelineClientPlan, task: PipelineTaskPlan, why: str) -> bool:
         if "in a row have failed" in why:
             return self._happened(*_CRASHES)
-        if "its node was lost" in why:
+        if "its worker was lost" in why:
             return self._happened(*_CRASHES, *_SILENCES)
         if "no worker can be had" in why:
             return plan.pipeline.name in self.refused_by
@@ -219,7 +219,7 @@ class _PipelineClient:
             task_id=task.task_id,
             pipeline=plan.pipeline,
             size_mb=1.0,
-            workload=plan.workload_class,
+            workload_class=plan.workload_class,
             user=plan.user,
         )
         key = WorkloadKey(

@@ -34,17 +34,17 @@ from hrm.pipelines.core.node_messages import (
     TaskOutcome,
     TaskWithdrawn,
 )
-from hrm.pipelines.core.workload import WorkloadKey, workload_id
-from hrm.pipelines.core.workloads import (
-    AskMaster,
+from hrm.pipelines.core.pipelines_core import (
+    CallMaster,
     CompleteOpening,
     FollowCommand,
-    ListenTo,
+    Listen,
     PipelinesCore,
-    ReportToMaster,
-    StopListeningTo,
+    StopListening,
+    SubmitToMaster,
     WorkloadStep,
 )
+from hrm.pipelines.core.workload import WorkloadKey, workload_id
 from hrm.runtime.master import MasterRuntime
 from hrm.sim.actors.pipeline_estimates import PlainEstimates
 from hrm.sim.actors.pipeline_messages import AcknowledgeEnd, PlaceAttempt, Welcome, WorkerJoins
@@ -258,7 +258,7 @@ class PipelinesActor:
     def leave(self, name: NodeName, end: WorkerEnd) -> None:
         if self.streams.get(name) is end and not self.over:
             del self.streams[name]
-            self._reported(name, m.NodeDraining(now=self._master.now(), name=name))
+            self._reported(name, m.NodeAway(now=self._master.now(), name=name))
 
     def take_report(self, name: NodeName, message: Any) -> bool:
         """False: its stream is to end."""
@@ -344,20 +344,20 @@ class PipelinesActor:
     def _carry_out(self, step: WorkloadStep) -> None:
         master = self._master
         match step:
-            case ReportToMaster():
+            case SubmitToMaster():
                 master.submit(replace(step.event, now=master.now()))
-            case AskMaster():
+            case CallMaster():
                 self._ask(step)
-            case ListenTo():
+            case Listen():
                 master.listeners[step.application_id] = self
-            case StopListeningTo():
+            case StopListening():
                 master.listeners.pop(step.application_id, None)
             case CompleteOpening():
                 self._opened(step)
             case FollowCommand():
                 self._follow(step.command)
 
-    def _ask(self, step: AskMaster) -> None:
+    def _ask(self, step: CallMaster) -> None:
         master, app_id, event = self._master, step.application_id, step.event
         if isinstance(event, e.ApplicationRegistered):
             launch = LaunchContext(

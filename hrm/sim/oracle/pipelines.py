@@ -13,7 +13,7 @@ from typing import Any
 
 from hrm.core.vocabulary.model import ContainerId, NodeName
 from hrm.pipelines.core import cluster_messages as m
-from hrm.pipelines.core import workloads as w
+from hrm.pipelines.core import pipelines_core as w
 from hrm.pipelines.core.model import SubtaskKey, TaskId
 from hrm.pipelines.core.node_messages import EndTask, StartSubtask, TaskOutcome
 from hrm.pipelines.core.workload import Workload

@@ -45,7 +45,7 @@ def task(
         task_id=TaskId(name),
         pipeline=spec or pipeline(subtask("a")),
         size_mb=10.0,
-        workload=workload,
+        workload_class=workload,
         submitted_at_s=at,
     )
 

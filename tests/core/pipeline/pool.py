@@ -17,7 +17,7 @@ from hrm.core.vocabulary.model import (
 )
 from hrm.errors import HrmError
 from hrm.pipelines.core import cluster_messages as m
-from hrm.pipelines.core import workloads as w
+from hrm.pipelines.core import pipelines_core as w
 from hrm.pipelines.core.cluster import ClusterBounds, LeastWait, PipelineCluster, TaskRecord
 from hrm.pipelines.core.model import PipelineSpec, TaskId
 from hrm.pipelines.core.node_messages import EndTask, NodeCapacity, TaskOutcome
@@ -88,9 +88,9 @@ class Pool:
     def _carry_out(self, steps: list[w.WorkloadStep]) -> None:
         for step in steps:
             match step:
-                case w.ReportToMaster():
+                case w.SubmitToMaster():
                     self.virtual.submit_to_master(replace(step.event, now=self.virtual.now))
-                case w.AskMaster():
+                case w.CallMaster():
                     call_id = self.virtual.next_call()
                     event = replace(step.event, now=self.virtual.now, call_id=call_id)
                     self.virtual.submit_to_master(event)
@@ -98,9 +98,9 @@ class Pool:
                     reply = self.virtual.replies[call_id]
                     now = self.virtual.now
                     self._carry_out(self.workloads.reply_received(step.application_id, reply, now))
-                case w.ListenTo():
+                case w.Listen():
                     self._heard.setdefault(step.application_id, 0)
-                case w.StopListeningTo():
+                case w.StopListening():
                     self._heard.pop(step.application_id, None)
                 case w.CompleteOpening():
                     self._answers[step.call_id] = step.result

@@ -90,7 +90,7 @@ def test_tasks_go_to_the_node_with_the_least_to_do() -> None:
     (finish,) = cluster.finished
     assert (finish.outcome, finish.node, finish.response_s) == (TaskOutcome.DONE, "n1", 3.0)
     assert cluster.why("a") == "done"
-    assert "on node n2" in cluster.why("b")
+    assert "at n2 (" in cluster.why("b")
 
 
 def test_a_full_queue_refuses_by_name_and_number() -> None:
@@ -244,7 +244,7 @@ def test_what_is_given_back_goes_elsewhere_and_counts_as_no_attempt() -> None:
     cluster = Cluster(bounds=ClusterBounds(attempts_limit=1))
     cluster.join(capacity("n1"))
     cluster.submit(task("t"))
-    cluster.handle(m.NodeDraining(now=1.0, name=NodeName("n1")))
+    cluster.handle(m.NodeAway(now=1.0, name=NodeName("n1")))
     cluster.join(capacity("n2"), 1.0)
     cluster.end("t", 2.0, TaskOutcome.GIVEN_BACK, "draining")
     assert cluster.placed["t"].node == "n2"
@@ -358,9 +358,7 @@ def test_whatever_happens_every_task_gets_one_end(seed: int) -> None:
                 counts = bool(rng.random() < 0.5)
                 cluster.handle(m.NodeLost(now=now, name=NodeName(name), counts=counts))
             case 2:
-                draining = bool(rng.random() < 0.3)
-                event = m.NodeDraining(now=now, name=NodeName(name), draining=draining)
-                cluster.handle(event)
+                cluster.handle(m.NodeAway(now=now, name=NodeName(name)))
             case 3 | 4:
                 submitted += 1
                 cluster.submit(task(f"t{submitted}"), now)
@@ -370,7 +368,8 @@ def test_whatever_happens_every_task_gets_one_end(seed: int) -> None:
                 cluster.end(chosen, now, outcomes[int(rng.integers(len(outcomes)))])
             case 7 if live and rng.random() < 0.3:
                 cluster.handle(m.CancelAsked(now=now, task_id=live[0]))
-    cluster.join(capacity("last"), now)
+    for name in (*names, "last"):
+        cluster.join(capacity(name), now)
     while cluster.core.tasks:
         now += 0.1
         for name in [str(one) for one in cluster.core.tasks]:
@@ -391,16 +390,16 @@ def test_a_node_that_gave_back_gets_nothing_before_it_has_reported() -> None:
     assert cluster.placed["t"].attempt == 2
 
 
-def test_one_that_waits_for_a_draining_node_does_not_hold_up_the_others() -> None:
+def test_one_that_waits_for_a_worker_that_is_away_does_not_hold_up_the_others() -> None:
     cluster = Cluster()
     cluster.join(capacity("gpu", gpus=1))
     cluster.join(capacity("cpu"))
-    cluster.handle(m.NodeDraining(now=1.0, name=NodeName("gpu")))
+    cluster.handle(m.NodeAway(now=1.0, name=NodeName("gpu")))
     cluster.submit(task("needs-gpu", pipeline(subtask("a", on=GPU))), 1.0)
     cluster.submit(task("other"), 1.0)
     assert cluster.placed["other"].node == "cpu"
-    assert "draining" in cluster.core.explain(TaskId("needs-gpu"))
-    cluster.handle(m.NodeDraining(now=2.0, name=NodeName("gpu"), draining=False))
+    assert "are away" in cluster.core.explain(TaskId("needs-gpu"))
+    cluster.join(capacity("gpu", gpus=1), 2.0)
     assert cluster.placed["needs-gpu"].node == "gpu"
 
 
@@ -422,10 +421,21 @@ def test_places_agree_with_explain() -> None:
     assert cluster.core.explain(TaskId("c")) == cluster.core.explain(TaskId("c"), places)
 
 
+def test_those_behind_wait_for_what_the_first_waits_for() -> None:
+    cluster = Cluster(bounds=ClusterBounds(node_tasks_limit=1))
+    for name in ("a", "b", "c"):
+        cluster.submit(task(name))
+    assert "none runs yet" in cluster.why("c")
+    cluster.join(capacity("n1"))
+    assert cluster.placed["a"].node == "n1"
+    assert "none runs yet" not in cluster.why("c")
+    assert cluster.why("c").replace("1 before it", "") == cluster.why("b").replace(":", ", :", 1)
+
+
 def test_of_many_that_are_alike_one_is_examined(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = Cluster()
     cluster.join(capacity("gpu", gpus=1))
-    cluster.handle(m.NodeDraining(now=1.0, name=NodeName("gpu")))
+    cluster.handle(m.NodeAway(now=1.0, name=NodeName("gpu")))
     for number in range(50):
         cluster.submit(task(f"t{number}", pipeline(subtask("a", on=GPU))), 1.0)
     asked: list[str] = []
@@ -438,4 +448,4 @@ def test_of_many_that_are_alike_one_is_examined(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(cluster.core.table, "fits", counted)
     cluster.join(capacity("cpu"), 2.0)
     assert len(asked) == 1
-    assert all("draining" in cluster.core.explain(one) for one in cluster.core.tasks)
+    assert all("are away" in cluster.core.explain(one) for one in cluster.core.tasks)

@@ -225,9 +225,6 @@ def test_a_step_that_fails_at_a_nodes_end_is_tried_again_elsewhere() -> None:
     node.end("t.a", 2.0, RunOutcome.CRASHED, "killed")
     (end,) = node.ended
     assert end.outcome is TaskOutcome.GIVEN_BACK and not node.running
-    node.handle(m.DrainAsked(now=3.0, draining=False))
-    node.place(task("u"), 4.0)
-    assert "u.a" in node.running, "it takes tasks again"
 
 
 def test_what_is_between_two_steps_is_given_back_at_once() -> None:

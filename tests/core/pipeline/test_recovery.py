@@ -17,7 +17,7 @@ from hrm.core.vocabulary.model import (
 )
 from hrm.core.vocabulary.records import ApplicationRecord
 from hrm.pipelines.core import cluster_messages as m
-from hrm.pipelines.core import workloads as w
+from hrm.pipelines.core import pipelines_core as w
 from hrm.pipelines.core.cluster import LeastWait, PipelineCluster
 from hrm.pipelines.core.model import TaskId
 from hrm.pipelines.core.node_messages import TaskOutcome
@@ -54,7 +54,7 @@ def _requested(steps: list[w.WorkloadStep]) -> set[str]:
     return {
         request.executor_id
         for step in steps
-        if isinstance(step, w.ReportToMaster) and isinstance(step.event, e.ContainersRequested)
+        if isinstance(step, w.SubmitToMaster) and isinstance(step.event, e.ContainersRequested)
         for request in step.event.requests
     }
 
@@ -63,7 +63,7 @@ def _released(steps: list[w.WorkloadStep]) -> set[str]:
     return {
         executor_id
         for step in steps
-        if isinstance(step, w.ReportToMaster) and isinstance(step.event, e.ContainersReleased)
+        if isinstance(step, w.SubmitToMaster) and isinstance(step.event, e.ContainersReleased)
         for executor_id in step.event.executor_ids
     }
 
@@ -150,5 +150,5 @@ def test_tasks_of_an_application_that_was_killed_before_their_ends_were_written_
         (TaskId("t"), TaskOutcome.CANCELLED, why),
         (TaskId("u"), TaskOutcome.CANCELLED, why),
     ]
-    assert not any(isinstance(step, w.AskMaster) for step in steps)
+    assert not any(isinstance(step, w.CallMaster) for step in steps)
     assert workloads.live == {}

@@ -10,11 +10,11 @@ import pytest
 from hrm.core.vocabulary.model import Resources, ResourceUnit, ResourceUnitId
 from hrm.core.vocabulary.workload_bounds import WorkloadBounds
 from hrm.pipelines.core import cluster_messages as m
-from hrm.pipelines.core import workloads
+from hrm.pipelines.core import pipelines_core
 from hrm.pipelines.core.cluster import PipelineCluster, TaskRecord
 from hrm.pipelines.core.node import PipelineNode
 from hrm.pipelines.core.node_messages import DrainAsked, TaskOutcome
-from hrm.pipelines.core.workloads import PipelinesCore
+from hrm.pipelines.core.pipelines_core import PipelinesCore
 from hrm.sim.actors.pipelines_actor import PipelinesActor
 from hrm.sim.faults.pipeline_plan import PipelineClientPlan
 from hrm.sim.faults.plan import KINDS, TRAITS, Limits, Plan, TimedFault, source
@@ -81,7 +81,7 @@ def tasks_of_a_released_worker(patch: pytest.MonkeyPatch) -> None:
 
 def numbers_of_an_earlier_master(patch: pytest.MonkeyPatch) -> None:
     """A master gives workers numbers that an earlier one has given."""
-    patch.setattr(workloads, "_NUMBERS_A_SECOND", 0)
+    patch.setattr(pipelines_core, "_NUMBERS_A_SECOND", 0)
 
 
 def mute_workers_are_kept(patch: pytest.MonkeyPatch) -> None:

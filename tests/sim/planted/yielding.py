@@ -117,7 +117,7 @@ def all_yield(patch: pytest.MonkeyPatch) -> None:
         if not any(x.yields for x in found):
             return found
         chosen = {x.victim for x in found}
-        rest = [x for each in queue.pool for x in each.running.values() if x.gives_way]
+        rest = [x for each in queue.pool for x in each.running.values() if x.yields_now]
         rest = [x for x in rest if x.container_id not in chosen and x.container_id not in ending]
         return found + [Preemption(x.container_id, found[0].waiter, True) for x in rest]
 
@@ -133,7 +133,7 @@ def batch_before_what_yields(patch: pytest.MonkeyPatch) -> None:
         if yields_only or not found:
             return found
         with pytest.MonkeyPatch.context() as inner:
-            inner.setattr(Entry, "gives_way", property(lambda _: False))
+            inner.setattr(Entry, "yields_now", property(lambda _: False))
             return victims(*args, yields_only=False) or found
 
     patch.setattr(preemption, "_victims", as_any)
@@ -157,7 +157,7 @@ def forgotten_by_the_agent(patch: pytest.MonkeyPatch) -> None:
 def nothing_yields_at_the_master(patch: pytest.MonkeyPatch) -> None:
     """Schedulers wait until what yields ends by itself, and nothing is queued for it."""
     patch.setattr(scheduling, "ask_in_steps", ask)
-    patch.setattr(negotiator, "makes_way", lambda *_: False)
+    patch.setattr(negotiator, "starts_once_yielded", lambda *_: False)
     patch.setattr(negotiator.Negotiator, "may_wait", lambda *_: "nothing waits at a unit")
 
 

@@ -140,7 +140,7 @@ def task_features(
     features[5] = min(_width(task) / _SCALES["cores"], _MOST)
     features[6] = np.log2(1.0 + max(s.memory_mib for s in subtasks)) / _SCALES["memory_log2"]
     features[7] = np.log2(1.0 + max(s.gpu_memory_mib for s in subtasks)) / _SCALES["memory_log2"]
-    features[8] = float(task.workload is WorkloadClass.STREAM)
+    features[8] = float(task.workload_class is WorkloadClass.STREAM)
     of_cluster = np.array(
         (60.0 * view.arrival_rate_per_s, view.queue_length, nodes), dtype=np.float32
     )

@@ -19,6 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeAlias
 
 from hrm.core.messages import commands as c
@@ -53,13 +54,13 @@ from hrm.pipelines.core.node_messages import TaskOutcome
 from hrm.pipelines.core.workload import Worker, Workload, WorkloadKey
 
 __all__ = [
-    "AskMaster",
+    "CallMaster",
     "CompleteOpening",
     "FollowCommand",
-    "ListenTo",
+    "Listen",
     "PipelinesCore",
-    "ReportToMaster",
-    "StopListeningTo",
+    "StopListening",
+    "SubmitToMaster",
     "WorkloadStep",
 ]
 
@@ -73,14 +74,14 @@ come back. Nor does an epoch set masters apart, where a store is an older copy."
 
 
 @dataclass(frozen=True, slots=True)
-class ReportToMaster:
+class SubmitToMaster:
     """An event for the master's core."""
 
     event: e.MasterEvent
 
 
 @dataclass(frozen=True, slots=True)
-class AskMaster:
+class CallMaster:
     """The same, with a reply, for ``PipelinesCore.reply_received``; the interpreter sets its call
     id, and what the workers need to start in ``launch`` of a registration."""
 
@@ -89,14 +90,14 @@ class AskMaster:
 
 
 @dataclass(frozen=True, slots=True)
-class ListenTo:
+class Listen:
     """From now on notices of this application go to ``PipelinesCore.notice_received``."""
 
     application_id: ApplicationId
 
 
 @dataclass(frozen=True, slots=True)
-class StopListeningTo:
+class StopListening:
     application_id: ApplicationId
 
 
@@ -117,7 +118,7 @@ class FollowCommand:
 
 
 WorkloadStep: TypeAlias = (
-    ReportToMaster | AskMaster | ListenTo | StopListeningTo | CompleteOpening | FollowCommand
+    SubmitToMaster | CallMaster | Listen | StopListening | CompleteOpening | FollowCommand
 )
 
 
@@ -167,7 +168,7 @@ class PipelinesCore:
         return self.of_ended.get(task_id, "") if workload is None else workload.application_id
 
     def chosen(self, task_id: TaskId) -> list[str]:
-        """As ``PipelineCluster.chosen``. Raises NotFound."""
+        """See ``choices_in_words``. Raises NotFound."""
         record = self.find(task_id)
         if record is None:
             raise _no_such(task_id)
@@ -197,7 +198,7 @@ class PipelinesCore:
             raise _no_such(task_id)
         if record.outcome is not None or workload is None:
             return outcome_in_words(record)
-        said = workload.cluster.explain(task_id, places)
+        said = workload.cluster.explain(task_id, places, partial(_place_of, workload))
         if record.node is not None:
             return said
         running = sum(x.runs for x in workload.workers.values())
@@ -213,8 +214,8 @@ class PipelinesCore:
             cluster = self._new_cluster(key, self.ended)
             workload = Workload(self._new_id(now), key, cluster, idle_since_s=now)
             self._by_key[key] = self.live[workload.application_id] = workload
-            self._out.append(ListenTo(workload.application_id))
-            self._out.append(AskMaster(workload.application_id, _registration(workload, now)))
+            self._out.append(Listen(workload.application_id))
+            self._out.append(CallMaster(workload.application_id, _registration(workload, now)))
         workload.idle_since_s = now
         if workload.started:
             self._out.append(CompleteOpening(call_id, workload.application_id))
@@ -266,9 +267,9 @@ class PipelinesCore:
             why = f"{application_id} has ended: {known.message}"
             self._end(workload, TaskOutcome.CANCELLED, why, now)
             return self._flush()
-        self._out.append(ListenTo(application_id))
+        self._out.append(Listen(application_id))
         registration = _registration(workload, now, is_known=known is not None)
-        self._out.append(AskMaster(application_id, registration))
+        self._out.append(CallMaster(application_id, registration))
         return self._flush()
 
     def recover_ended(self, record: TaskRecord, application_id: ApplicationId) -> None:
@@ -310,7 +311,7 @@ class PipelinesCore:
     def reply_received(
         self, application_id: ApplicationId, reply: c.Reply | c.Refuse, now: float
     ) -> list[WorkloadStep]:
-        """The master's core has replied to an ``AskMaster``."""
+        """The master's core has replied to an ``CallMaster``."""
         workload = self.live.get(application_id)
         if workload is None:
             return self._flush()
@@ -364,7 +365,7 @@ class PipelinesCore:
                 now=now, call_id=0, application_id=app_id, session=_SESSION,
                 epoch=self._epoch(), owner=MASTER,
             )  # fmt: skip
-            self._out.append(AskMaster(app_id, attach))
+            self._out.append(CallMaster(app_id, attach))
             return
         workload.started = True
         workload.count = max(workload.count, admitted.last_executor_number)
@@ -385,11 +386,11 @@ class PipelinesCore:
         self._forget(workload)
         self._feed(workload, m.AllEnded(now=now, outcome=outcome, why=why))
         app_id = workload.application_id
-        self._out.append(StopListeningTo(app_id))
+        self._out.append(StopListening(app_id))
         failed = outcome is TaskOutcome.FAILED
         state = ApplicationState.FAILED if failed else ApplicationState.SUCCEEDED
         finished = e.ApplicationFinished(now=now, application_id=app_id, state=state, message=why)
-        self._out.append(ReportToMaster(finished))
+        self._out.append(SubmitToMaster(finished))
 
     def _forget(self, workload: Workload) -> None:
         """Its tasks stay known, as long as its cluster knows them."""
@@ -449,7 +450,7 @@ class PipelinesCore:
                 now=now, application_id=workload.application_id, requests=tuple(requests),
                 again=False,
             )  # fmt: skip
-            self._out.append(ReportToMaster(asked))
+            self._out.append(SubmitToMaster(asked))
 
     def _add(self, workload: Workload, executor_id: str) -> Worker:
         container_id = container_id_of(workload.application_id, executor_id)
@@ -481,7 +482,7 @@ class PipelinesCore:
             executor_ids=tuple(x.executor_id for x in workers),
             reason=why,
         )
-        self._out.append(ReportToMaster(event))
+        self._out.append(SubmitToMaster(event))
 
     def _release_lost(self, workload: Workload, now: float) -> None:
         """One that runs and has been silent for too long is of no use any more."""
@@ -558,7 +559,7 @@ class PipelinesCore:
                 now=now, application_id=workload.application_id, progress=report[0],
                 tasks=report[1],
             )  # fmt: skip
-            self._out.append(ReportToMaster(progressed))
+            self._out.append(SubmitToMaster(progressed))
 
     def _flush(self) -> list[WorkloadStep]:
         out, self._out = self._out, []
@@ -567,6 +568,14 @@ class PipelinesCore:
 
 def _no_such(task_id: TaskId) -> NotFound:
     return NotFound(f"no pipeline task {task_id}; hrm pipeline list shows those there are")
+
+
+def _place_of(workload: Workload, name: NodeName) -> str:
+    worker = workload.workers.get(ContainerId(name))
+    if worker is None:
+        return f"worker {name}"
+    where = f" on {worker.node}" if worker.node else ""
+    return f"worker {worker.executor_id} of {workload.application_id}{where}"
 
 
 def _executor_id(workers: Mapping[ContainerId, Worker], name: str) -> str:

@@ -254,4 +254,4 @@ def test_what_a_worker_needs_follows_from_the_steps() -> None:
     assert Resources(1, 1024) == SMALL.resources
     assert WorkerSize(2, 1024, 1000).slots == 3
     assert issubclass(InvalidRequest, HrmError)
-    assert task("x").workload is WorkloadClass.BATCH
+    assert task("x").workload_class is WorkloadClass.BATCH
