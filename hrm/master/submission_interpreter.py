@@ -19,6 +19,7 @@ import structlog
 from hrm import clock
 from hrm.config import MasterSettings
 from hrm.core.messages import commands as c
+from hrm.core.messages import hosted
 from hrm.core.messages import submissions as m
 from hrm.core.submission import hosting
 from hrm.core.submission.hosting import SubmissionHost
@@ -283,21 +284,20 @@ class Submissions:
             match step:
                 case hosting.WriteSubmission():
                     self._begin(self._write(step))
-                case hosting.SubmitToMaster():
+                case hosted.SubmitToMaster():
                     master.submit(replace(step.event, now=master.now()))
                     if isinstance(step.because, m.EndHolder):
                         log.info(
                             "submission ended", submission=step.because.submission_id,
                             state=step.because.state.value, why=step.because.message,
                         )  # fmt: skip
-                case hosting.CallMaster():
+                case hosted.CallMaster():
                     self._begin(self._call_master(step))
-                case hosting.Listen():
-                    app_id = ApplicationId(step.submission_id)
-                    take = partial(self.notice_received, step.submission_id)
-                    master.application_outboxes[app_id] = NoticeForwarder(take)
-                case hosting.StopListening():
-                    master.application_outboxes.pop(ApplicationId(step.submission_id), None)
+                case hosted.Listen():
+                    take = partial(self.notice_received, step.application_id)
+                    master.application_outboxes[step.application_id] = NoticeForwarder(take)
+                case hosted.StopListening():
+                    master.application_outboxes.pop(step.application_id, None)
                 case hosting.CompleteCall():
                     self._complete_call(step.call_id, step.result)
                 case hosting.NotifyWatchers():
@@ -331,7 +331,7 @@ class Submissions:
                 await store.forget_submission(step.command.submission_id)
         return self._host.written(step.number, self.now())
 
-    async def _call_master(self, step: hosting.CallMaster) -> list[hosting.Step]:
+    async def _call_master(self, step: hosted.CallMaster) -> list[hosting.Step]:
         master = self._master
         reply: c.Reply | c.Refuse
         try:
@@ -342,7 +342,7 @@ class Submissions:
         except HrmError as error:
             log.warning(
                 "the holder of a driver is refused",
-                submission=step.submission_id, why=error.message,
+                submission=step.application_id, why=error.message,
             )  # fmt: skip
             reply = c.Refuse(call_id=0, error=error)
         return self._host.reply_received(step.number, reply, self.now())

@@ -14,8 +14,9 @@ import pytest
 from hrm.core.master.write_gate import WriteGate
 from hrm.core.messages import events as e
 from hrm.core.messages import submissions as m
+from hrm.core.messages.hosted import SubmitToMaster
 from hrm.core.messages.submissions import SubmissionState as S
-from hrm.core.submission.hosting import SubmissionHost, SubmitToMaster
+from hrm.core.submission.hosting import SubmissionHost
 from hrm.core.submission.submissions import SubmissionsCore
 from hrm.core.vocabulary.model import ApplicationId, ApplicationState, Resources
 from hrm.testing.virtual import VirtualCluster, unit

@@ -12,16 +12,8 @@ from hrm.core.master.write_gate import WriteGate
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
 from hrm.core.messages import submissions as m
-from hrm.core.submission.hosting import (
-    CallMaster,
-    CompleteCall,
-    Listen,
-    Step,
-    StopListening,
-    SubmissionHost,
-    SubmitToMaster,
-    WriteSubmission,
-)
+from hrm.core.messages.hosted import CallMaster, Listen, StopListening, SubmitToMaster
+from hrm.core.submission.hosting import CompleteCall, Step, SubmissionHost, WriteSubmission
 from hrm.core.submission.submissions import SubmissionsCore
 from hrm.core.vocabulary.model import (
     ApplicationId,
@@ -126,7 +118,7 @@ def test_a_holder_that_is_refused_is_the_reply() -> None:
     begun = master.host.submit(7, record(), 0.0)
     refusal = c.Refuse(call_id=0, error=LimitReached("too many applications"))
     steps = master.host.reply_received(only(begun, CallMaster).number, refusal, 0.0)
-    assert steps == [StopListening(IDS[0]), CompleteCall(7, refusal.error)]
+    assert steps == [StopListening(ApplicationId(IDS[0])), CompleteCall(7, refusal.error)]
     assert master.host.core.entries == {}
 
 
@@ -172,7 +164,7 @@ def test_one_key_makes_one_submission_though_its_calls_overtake_each_other() -> 
     second = master.host.submit(2, record(IDS[1], key="k"), 0.0)
     entered = master.result(master.result(first))
     twice = master.result(master.result(second))
-    assert StopListening(IDS[1]) in twice
+    assert StopListening(ApplicationId(IDS[1])) in twice
     ended = only(twice, SubmitToMaster).event
     assert isinstance(ended, e.ApplicationFinished)
     assert ended.application_id == IDS[1]
@@ -190,11 +182,11 @@ def launched(submission_id: str) -> m.SubmissionRecord:
 def test_after_a_restart_nothing_is_carried_out_before_all_holders_are_held() -> None:
     master = Master(*map(launched, IDS))
     begun = master.host.begin(0.0)
-    assert only(begun, CallMaster).submission_id == IDS[0], "one after the other"
+    assert only(begun, CallMaster).application_id == IDS[0], "one after the other"
     kill = m.KillAsked(now=0.0, call_id=9, submission_id=IDS[0])
     assert master.host.take(kill) == []
     first_held = master.result(master.result(begun))
-    assert only(first_held, CallMaster).submission_id == IDS[1]
+    assert only(first_held, CallMaster).application_id == IDS[1]
     all_held = master.result(master.result(first_held))
     assert isinstance(only(all_held, WriteSubmission).command, m.PersistSubmission)
 
@@ -204,8 +196,8 @@ def test_a_submission_whose_holder_is_refused_after_a_restart_ends_alone() -> No
     begun = master.host.begin(0.0)
     refusal = c.Refuse(call_id=0, error=LimitReached("too many applications"))
     steps = master.host.reply_received(only(begun, CallMaster).number, refusal, 0.0)
-    assert StopListening(IDS[0]) in steps
-    assert only(steps, CallMaster).submission_id == IDS[1]
+    assert StopListening(ApplicationId(IDS[0])) in steps
+    assert only(steps, CallMaster).application_id == IDS[1]
     assert master.host.core.entries[IDS[0]].record.state.ended
     assert not master.host.core.entries[IDS[1]].record.state.ended
 

@@ -11,9 +11,9 @@ import pytest
 
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
+from hrm.core.messages.hosted import CallMaster
 from hrm.core.vocabulary.model import ApplicationId
 from hrm.errors import Unavailable
-from hrm.pipelines.core.pipelines_core import CallMaster
 from hrm.pipelines.master import hosting
 from hrm.pipelines.master.hosting import WorkloadHost
 

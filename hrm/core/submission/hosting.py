@@ -25,6 +25,7 @@ from hrm.core.master.write_gate import WriteGate
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
 from hrm.core.messages import submissions as m
+from hrm.core.messages.hosted import CallMaster, Listen, StopListening, SubmitToMaster
 from hrm.core.submission.submissions import SubmissionsCore
 from hrm.core.vocabulary.ends import StartEvidence, end_rule
 from hrm.core.vocabulary.model import (
@@ -40,14 +41,10 @@ from hrm.core.vocabulary.ownership import MASTER
 from hrm.errors import HrmError, LimitReached, Unavailable
 
 __all__ = [
-    "CallMaster",
     "CompleteCall",
-    "Listen",
     "NotifyWatchers",
     "Step",
-    "StopListening",
     "SubmissionHost",
-    "SubmitToMaster",
     "WriteSubmission",
     "driver_event",
     "holder_registration",
@@ -72,36 +69,6 @@ class WriteSubmission:
 
     number: int
     command: _Write
-
-
-@dataclass(frozen=True, slots=True)
-class SubmitToMaster:
-    """An event for the master's core. ``because``: the decision that it carries out."""
-
-    event: e.MasterEvent
-    because: m.Command
-
-
-@dataclass(frozen=True, slots=True)
-class CallMaster:
-    """The same, with a reply, for ``SubmissionHost.reply_received`` with ``number``. The call id of
-    the event is assigned by the interpreter that makes the call."""
-
-    number: int
-    submission_id: str
-    event: e.ApplicationRegistered | e.ApplicationAttached
-
-
-@dataclass(frozen=True, slots=True)
-class Listen:
-    """From now on notices of this holder go to ``SubmissionHost.notice_received``."""
-
-    submission_id: str
-
-
-@dataclass(frozen=True, slots=True)
-class StopListening:
-    submission_id: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +205,7 @@ class SubmissionHost:
         if isinstance(reply, c.Refuse):
             if isinstance(reply.error, Unavailable) and not holding.call_id:
                 raise reply.error
-            self._out.append(StopListening(holding.record.submission_id))
+            self._out.append(StopListening(ApplicationId(holding.record.submission_id)))
             self._held(holding, reply.error, now)
         elif not holding.attaches:
             app_id = ApplicationId(holding.record.submission_id)
@@ -282,7 +249,9 @@ class SubmissionHost:
     ) -> None:
         self._number += 1
         self._holding[self._number] = holding
-        self._out.append(CallMaster(self._number, holding.record.submission_id, event))
+        self._out.append(
+            CallMaster(ApplicationId(holding.record.submission_id), event, self._number)
+        )
 
     def _held(self, holding: _Holding, error: HrmError | None, now: float) -> None:
         record = holding.record
@@ -399,7 +368,7 @@ class SubmissionHost:
                 )
                 out.append(SubmitToMaster(released, command))
             case m.EndHolder():
-                out.append(StopListening(command.submission_id))
+                out.append(StopListening(ApplicationId(command.submission_id)))
                 message = command.message or command.state.value
                 self._end_application(command.submission_id, command, message, now)
             case m.EndLinked():

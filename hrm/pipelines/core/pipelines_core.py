@@ -24,6 +24,7 @@ from typing import TypeAlias
 
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
+from hrm.core.messages.hosted import CallMaster, Listen, StopListening, SubmitToMaster
 from hrm.core.vocabulary.ends import end_rule
 from hrm.core.vocabulary.model import (
     ApplicationId,
@@ -54,13 +55,9 @@ from hrm.pipelines.core.node_messages import TaskOutcome
 from hrm.pipelines.core.workload import Worker, Workload, WorkloadKey
 
 __all__ = [
-    "CallMaster",
     "CompleteOpening",
     "FollowCommand",
-    "Listen",
     "PipelinesCore",
-    "StopListening",
-    "SubmitToMaster",
     "WorkloadStep",
 ]
 
@@ -71,34 +68,6 @@ _NUMBERS_A_SECOND = 1_000
 """Workers of a workload that is taken over are numbered from the time of that: of those that an
 earlier master has requested last there may be no record, and they may run on nodes that have not
 come back. Nor does an epoch set masters apart, where a store is an older copy."""
-
-
-@dataclass(frozen=True, slots=True)
-class SubmitToMaster:
-    """An event for the master's core."""
-
-    event: e.MasterEvent
-
-
-@dataclass(frozen=True, slots=True)
-class CallMaster:
-    """The same, with a reply, for ``PipelinesCore.reply_received``; the interpreter sets its call
-    id, and what the workers need to start in ``launch`` of a registration."""
-
-    application_id: ApplicationId
-    event: e.ApplicationRegistered | e.ApplicationAttached
-
-
-@dataclass(frozen=True, slots=True)
-class Listen:
-    """From now on notices of this application go to ``PipelinesCore.notice_received``."""
-
-    application_id: ApplicationId
-
-
-@dataclass(frozen=True, slots=True)
-class StopListening:
-    application_id: ApplicationId
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,18 +18,15 @@ import structlog
 from hrm import clock
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
+from hrm.core.messages.hosted import CallMaster, Listen, StopListening, SubmitToMaster
 from hrm.core.vocabulary.model import ApplicationId, LaunchContext
 from hrm.errors import AlreadyExists, HrmError, LimitReached, NotFound, Unavailable
 from hrm.master.interpreter import Interpreter, NoticeForwarder
 from hrm.pipelines.core import cluster_messages as m
 from hrm.pipelines.core.pipelines_core import (
-    CallMaster,
     CompleteOpening,
     FollowCommand,
-    Listen,
     PipelinesCore,
-    StopListening,
-    SubmitToMaster,
     WorkloadStep,
 )
 from hrm.pipelines.core.workload import WorkloadKey

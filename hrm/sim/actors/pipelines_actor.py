@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
+from hrm.core.messages.hosted import CallMaster, Listen, StopListening, SubmitToMaster
 from hrm.core.vocabulary.model import (
     WORKLOAD_PREFIX,
     ApplicationId,
@@ -35,13 +36,9 @@ from hrm.pipelines.core.node_messages import (
     TaskWithdrawn,
 )
 from hrm.pipelines.core.pipelines_core import (
-    CallMaster,
     CompleteOpening,
     FollowCommand,
-    Listen,
     PipelinesCore,
-    StopListening,
-    SubmitToMaster,
     WorkloadStep,
 )
 from hrm.pipelines.core.workload import WorkloadKey, workload_id

@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from hrm.core.messages import commands as c
+from hrm.core.messages import hosted
 from hrm.core.messages import submissions as m
 from hrm.core.submission import hosting
 from hrm.core.submission.hosting import SubmissionHost
@@ -213,21 +214,22 @@ class SubmissionsActor:
                 case hosting.WriteSubmission():
                     self._writes.append(step)
                     self._write()
-                case hosting.SubmitToMaster():
+                case hosted.SubmitToMaster():
+                    assert step.because is not None, "each carries out a decision"
                     leaves(step.because, self._disk.submissions)
                     master.submit(replace(step.event, now=master.now()))
-                case hosting.CallMaster():
+                case hosted.CallMaster():
                     self._call_master(step)
-                case hosting.Listen():
-                    master.listeners[ApplicationId(step.submission_id)] = self
-                case hosting.StopListening():
-                    master.listeners.pop(ApplicationId(step.submission_id), None)
+                case hosted.Listen():
+                    master.listeners[step.application_id] = self
+                case hosted.StopListening():
+                    master.listeners.pop(step.application_id, None)
                 case hosting.CompleteCall():
                     if not isinstance(step.result, HrmError):
                         leaves(step.result, self._disk.submissions)
                     self._calls.pop(step.call_id)(step.result)
 
-    def _call_master(self, step: hosting.CallMaster) -> None:
+    def _call_master(self, step: hosted.CallMaster) -> None:
         master = self._master
 
         def reply_received(reply: c.Reply | c.Refuse) -> None:

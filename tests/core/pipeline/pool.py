@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
+from hrm.core.messages import hosted
 from hrm.core.vocabulary.model import (
     ApplicationId,
     ContainerEnd,
@@ -88,9 +89,9 @@ class Pool:
     def _carry_out(self, steps: list[w.WorkloadStep]) -> None:
         for step in steps:
             match step:
-                case w.SubmitToMaster():
+                case hosted.SubmitToMaster():
                     self.virtual.submit_to_master(replace(step.event, now=self.virtual.now))
-                case w.CallMaster():
+                case hosted.CallMaster():
                     call_id = self.virtual.next_call()
                     event = replace(step.event, now=self.virtual.now, call_id=call_id)
                     self.virtual.submit_to_master(event)
@@ -98,9 +99,9 @@ class Pool:
                     reply = self.virtual.replies[call_id]
                     now = self.virtual.now
                     self._carry_out(self.workloads.reply_received(step.application_id, reply, now))
-                case w.Listen():
+                case hosted.Listen():
                     self._heard.setdefault(step.application_id, 0)
-                case w.StopListening():
+                case hosted.StopListening():
                     self._heard.pop(step.application_id, None)
                 case w.CompleteOpening():
                     self._answers[step.call_id] = step.result

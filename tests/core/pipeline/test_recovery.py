@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
+from hrm.core.messages import hosted
 from hrm.core.vocabulary.model import (
     ApplicationId,
     ApplicationState,
@@ -54,7 +55,7 @@ def _requested(steps: list[w.WorkloadStep]) -> set[str]:
     return {
         request.executor_id
         for step in steps
-        if isinstance(step, w.SubmitToMaster) and isinstance(step.event, e.ContainersRequested)
+        if isinstance(step, hosted.SubmitToMaster) and isinstance(step.event, e.ContainersRequested)
         for request in step.event.requests
     }
 
@@ -63,7 +64,7 @@ def _released(steps: list[w.WorkloadStep]) -> set[str]:
     return {
         executor_id
         for step in steps
-        if isinstance(step, w.SubmitToMaster) and isinstance(step.event, e.ContainersReleased)
+        if isinstance(step, hosted.SubmitToMaster) and isinstance(step.event, e.ContainersReleased)
         for executor_id in step.event.executor_ids
     }
 
@@ -150,5 +151,5 @@ def test_tasks_of_an_application_that_was_killed_before_their_ends_were_written_
         (TaskId("t"), TaskOutcome.CANCELLED, why),
         (TaskId("u"), TaskOutcome.CANCELLED, why),
     ]
-    assert not any(isinstance(step, w.CallMaster) for step in steps)
+    assert not any(isinstance(step, hosted.CallMaster) for step in steps)
     assert workloads.live == {}
