@@ -36,12 +36,12 @@ from hrm.master.interpreter import Interpreter
 from hrm.master.node_policies import NodePolicies
 from hrm.pipelines.core import cluster_messages as m
 from hrm.pipelines.core.cluster import ClusterBounds, PipelineCluster, TaskRecord
+from hrm.pipelines.core.cluster_size import has_gpus, staying
 from hrm.pipelines.core.model import ClusterPolicy, PipelineSpec, TaskId, TaskSpec
 from hrm.pipelines.core.node_messages import TaskOutcome
 from hrm.pipelines.core.pipelines_core import PipelinesCore
 from hrm.pipelines.core.table import NodeRow
 from hrm.pipelines.core.workload import WorkerSize, WorkloadKey, size_for, workload_id
-from hrm.pipelines.master.cluster_size import has_gpus, staying
 from hrm.pipelines.master.estimates import EstimatesOfUsers
 from hrm.pipelines.master.hosting import WorkloadHost
 from hrm.pipelines.master.kept_tasks import Code, KeptTasks

@@ -27,6 +27,7 @@ from hrm.core.vocabulary.model import (
 from hrm.errors import AlreadyExists, HrmError, LimitReached, NotFound, Unavailable
 from hrm.pipelines.core import cluster_messages as m
 from hrm.pipelines.core.cluster import ClusterBounds, LeastWait, PipelineCluster, TaskRecord
+from hrm.pipelines.core.cluster_size import staying
 from hrm.pipelines.core.model import TaskId, TaskSpec
 from hrm.pipelines.core.node_messages import (
     EndTask,
@@ -97,6 +98,7 @@ class PipelinesActor:
             self._new_id,
             self._world.plan.workload_bounds,
             epoch=lambda: life.core.epoch,
+            staying=partial(staying, life.core.master_state),
         )
 
     def _new_cluster(self, key: WorkloadKey, ended: dict[TaskId, TaskRecord]) -> PipelineCluster:
@@ -329,7 +331,8 @@ class PipelinesActor:
         except Exception as error:
             self._world.oracle.violated(f"the core of pipelines raised {error!r}")
             return None
-        self._world.oracle.pipelines.decided(self.workloads, steps, self._steps_of)
+        state = self.life.core.master_state
+        self._world.oracle.pipelines.decided(self.workloads, steps, self._steps_of, state)
         for step in steps:
             self._carry_out(step)
         return None

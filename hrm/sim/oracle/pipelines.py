@@ -11,6 +11,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from hrm.core.master.state import MasterState
+from hrm.core.messages import events as e
+from hrm.core.messages.hosted import SubmitToMaster
+from hrm.core.vocabulary.feasibility import Column
 from hrm.core.vocabulary.model import ContainerId, NodeName
 from hrm.pipelines.core import cluster_messages as m
 from hrm.pipelines.core import pipelines_core as w
@@ -40,6 +44,7 @@ class PipelineChecks:
         self._finished: set[TaskId] = set()
         self._placed: dict[TaskId, tuple[NodeName, int]] = {}
         self._attempts_before = 0
+        self._cores_max = 0
 
     def master_began(
         self, now: float, recovery_s: float, attempts_before: int, disk: Mapping[str, Any]
@@ -129,12 +134,16 @@ class PipelineChecks:
         workloads: w.PipelinesCore,
         steps: Iterable[w.WorkloadStep],
         steps_of: Callable[[TaskId], set[str]],
+        state: MasterState,
     ) -> None:
         """After whatever the core has taken in."""
         self.checks += 1
+        self._count_cores(state)
         for step in steps:
             if isinstance(step, w.FollowCommand):
                 self._commanded(workloads, step.command, steps_of)
+            elif isinstance(step, SubmitToMaster):
+                self._leaves_half(workloads, step.event, state)
         of_worker: dict[ContainerId, Workload] = {}
         for workload in workloads.live.values():
             self._placed_once(workloads, workload)
@@ -144,6 +153,30 @@ class PipelineChecks:
                 self._violated(f"{name} is a node of {workload.application_id}, and no worker")
         if of_worker != workloads.of_worker:
             self._violated("the workers of all workloads are not those of each")
+
+    def _count_cores(self, state: MasterState) -> None:
+        """The most that there were: what nodes hold that are lost is not known at once."""
+        units = {state.state.pool[row]: row for row in state.state.rows.values()}
+        cores = int(state.state.total[list(units.values()), Column.VCORES].sum())
+        self._cores_max = max(self._cores_max, cores)
+
+    def _leaves_half(
+        self, workloads: w.PipelinesCore, event: e.MasterEvent, state: MasterState
+    ) -> None:
+        """Where no queues divide the cluster, workers on more than half of it yield: at least one
+        application more may come."""
+        if not isinstance(event, e.ContainersRequested) or state.queues.governs:
+            return
+        workload = workloads.live.get(event.application_id)
+        if workload is None:
+            return
+        kept = sum(not (x.yields or x.adopted) for x in workload.workers.values())
+        vcores = workload.key.size.vcores
+        if kept > 1 and kept * vcores > self._cores_max / 2:
+            self._violated(
+                f"{workload.application_id} keeps {kept} workers of {vcores} cores whoever comes, "
+                f"of {self._cores_max}"
+            )
 
     def _placed_once(self, workloads: w.PipelinesCore, workload: Workload) -> None:
         """Each live task is in one place of one workload."""

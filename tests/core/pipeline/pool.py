@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 from hrm.core.messages import commands as c
@@ -20,6 +19,7 @@ from hrm.errors import HrmError
 from hrm.pipelines.core import cluster_messages as m
 from hrm.pipelines.core import pipelines_core as w
 from hrm.pipelines.core.cluster import ClusterBounds, LeastWait, PipelineCluster, TaskRecord
+from hrm.pipelines.core.cluster_size import staying
 from hrm.pipelines.core.model import PipelineSpec, TaskId
 from hrm.pipelines.core.node_messages import EndTask, NodeCapacity, TaskOutcome
 from hrm.pipelines.core.workload import WorkerSize, WorkloadKey, workload_id
@@ -34,7 +34,7 @@ SMALL = WorkerSize(1, 1024)
 class Pool:
     """``connected``: workers that run and have connected. Tasks run until ``finish``."""
 
-    def __init__(self, virtual: VirtualCluster, staying: float = math.inf) -> None:
+    def __init__(self, virtual: VirtualCluster) -> None:
         self.virtual = virtual
         self.connects = True
         self.connected: dict[ContainerId, ApplicationId] = {}
@@ -47,7 +47,7 @@ class Pool:
             self._new_cluster,
             self._new_id,
             epoch=lambda: virtual.master.master_state.epoch,
-            staying=lambda _key: staying,
+            staying=lambda key: staying(virtual.master.master_state, key),
         )
 
     def _new_cluster(self, key: WorkloadKey, ended: dict[TaskId, TaskRecord]) -> PipelineCluster:

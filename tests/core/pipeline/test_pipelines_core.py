@@ -211,10 +211,12 @@ def test_workers_of_class_stream_are_kept_for_longer() -> None:
 
 
 def test_those_of_class_stream_are_no_more_than_stay_for_they_yield_to_none() -> None:
-    here = Pool(VirtualCluster([unit(f"n{x}", 4) for x in range(2)]), staying=3)
+    here = Pool(VirtualCluster([unit(f"n{x}", 4) for x in range(2)]))
+    here.virtual.submit(0)
+    here.virtual.settle()
     app = here.submit(*(f"t{x}" for x in range(10)), workload=WorkloadClass.STREAM)
     here.advance(5)
-    assert here.virtual.states(app) == {"running": 3}
+    assert here.virtual.states(app) == {"running": 2}, "8 cores, two applications and one more"
     here.finish_all()
     here.advance(5)
     here.finish_all()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -15,12 +16,13 @@ from hrm.pipelines.core.cluster import PipelineCluster, TaskRecord
 from hrm.pipelines.core.node import PipelineNode
 from hrm.pipelines.core.node_messages import DrainAsked, TaskOutcome
 from hrm.pipelines.core.pipelines_core import PipelinesCore
+from hrm.sim.actors import pipelines_actor
 from hrm.sim.actors.pipelines_actor import PipelinesActor
 from hrm.sim.faults.pipeline_plan import PipelineClientPlan
 from hrm.sim.faults.plan import KINDS, TRAITS, Limits, Plan, TimedFault, source
 from hrm.sim.faults.plan_generator import draw
 
-__all__ = ["BUGS", "busy_workers", "cut_workers", "restored_store"]
+__all__ = ["BUGS", "busy_workers", "cut_workers", "few_cores", "restored_store"]
 
 
 def end_of_an_old_attempt(patch: pytest.MonkeyPatch) -> None:
@@ -105,6 +107,11 @@ def workloads_that_do_not_end(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(PipelinesCore, "_end", end_silently)
 
 
+def workers_that_do_not_yield(patch: pytest.MonkeyPatch) -> None:
+    """A workload keeps whatever it has got, though no queue says so."""
+    patch.setattr(pipelines_actor, "staying", lambda *_: math.inf)
+
+
 def _is_finish(step: Any) -> bool:
     return type(getattr(step, "event", None)).__name__ == "ApplicationFinished"
 
@@ -161,14 +168,21 @@ def restored_store(seed: int) -> Plan:
     return replace(busy_workers(seed), faults=faults, rates={})
 
 
+def few_cores(seed: int) -> Plan:
+    """Nothing fails; there is more to do than the nodes have cores for."""
+    plan = busy_workers(seed)
+    nodes = tuple(replace(x, units=(_unit(x.name, vcores=2),)) for x in plan.nodes)
+    return replace(plan, nodes=nodes, faults=(), rates={})
+
+
 def _longer(client: PipelineClientPlan) -> PipelineClientPlan:
     tasks = [replace(x, run_s=tuple(2.5 * run_s for run_s in x.run_s)) for x in client.tasks]
     return replace(client, tasks=tuple(tasks), leaves_s=9.0, away_s=9.0)
 
 
-def _unit(node: str) -> ResourceUnit:
+def _unit(node: str, vcores: int = 6) -> ResourceUnit:
     unit_id = ResourceUnitId(f"{node}/cpu")
-    return ResourceUnit(unit_id=unit_id, capacity=Resources(6, 8192), run_limit=6)
+    return ResourceUnit(unit_id=unit_id, capacity=Resources(vcores, 8192), run_limit=vcores)
 
 
 BUGS = [
@@ -182,4 +196,5 @@ BUGS = [
     mute_workers_are_kept,
     ends_are_forgotten,
     workloads_that_do_not_end,
+    workers_that_do_not_yield,
 ]
