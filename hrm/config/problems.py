@@ -28,6 +28,11 @@ _OF_ONE_POOL = (
     "guarantee them cores, give them a queue (hrm queue create root.pipelines --guaranteed "
     'cores=8, then Client(queue="root.pipelines"))'
 )
+_OF_ONE_POOL_GPUS = (
+    "nothing is set aside for pipelines any more: their workers share the GPUs of all nodes; to "
+    "guarantee them some, give them a queue (hrm queue create root.pipelines --guaranteed "
+    'gpu_memory=16g, then Client(queue="root.pipelines"))'
+)
 _OWN_PART = (
     "programs use the part of a GPU that their container was requested with; request one "
     "(spark.hrm.executor.gpu.memory)"
@@ -35,7 +40,7 @@ _OWN_PART = (
 FORMER: Mapping[tuple[str, str], str] = {
     ("agent", "pipeline_cores"): _OF_ONE_POOL,
     ("agent", "pipeline_memory_mib"): _OF_ONE_POOL,
-    ("agent", "pipeline_gpus"): _OWN_PART,
+    ("agent", "pipeline_gpus"): _OF_ONE_POOL_GPUS,
     ("agent", "gpu_claims_per_user"): _OWN_PART,
 }
 """Settings that there were, by table and name, and what to write instead."""

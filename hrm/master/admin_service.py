@@ -22,7 +22,7 @@ from hrm.core.vocabulary.model import (
     NodeName,
 )
 from hrm.errors import InvalidRequest, NotFound, Unavailable
-from hrm.identity.caller import caller, check_user
+from hrm.identity.caller import caller
 from hrm.identity.roles import IdentityKind
 from hrm.master.interpreter import Interpreter
 from hrm.master.log_sources import LogSources, no_log, refusal_of
@@ -51,7 +51,7 @@ LOG_FOLLOW_TIMEOUT_S = 24 * 3600.0
 
 class AdminService(admin_pb2_grpc.AdminServiceServicer):
     """``address``: where this master listens; ``to_agent``: a channel to a node's agent;
-    ``calls_refused``: the number of calls refused for limits of their identities."""
+    ``check_own``: may the caller ask about a task; ``calls_refused``: the number of calls refused for limits of their identities."""
 
     def __init__(
         self,
@@ -59,6 +59,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         address: str,
         to_agent: Callable[[Node], grpc.aio.Channel],
         pipelines: PipelinesCore,
+        check_own: Callable[[TaskId], None],
         owners: Owners,
         calls_refused: Callable[[], int],
     ) -> None:
@@ -66,6 +67,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         self._owners = owners
         self._calls_refused = calls_refused
         self._pipelines = pipelines
+        self._check_own = check_own
         self._address = address
         self._to_agent = to_agent
         self._started_at_s = master.now()
@@ -141,9 +143,8 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         application_id = ApplicationId(request.application_id)
         task_id = TaskId(request.application_id)
         pipelines = self._pipelines
-        task = pipelines.find(task_id)
-        if task is not None:
-            check_user(f"pipeline task {task_id}", task.spec.user)
+        if pipelines.find(task_id) is not None:
+            self._check_own(task_id)
             details, summary = pipelines.chosen(task_id), pipelines.explain(task_id)
             return pb.Explanation(application_id=task_id, summary=summary, details=details)
         self._owners.check(application_id)

@@ -378,7 +378,9 @@ async def _add_services(
     pipelines.has_ended = owners.has_ended
     admin_pb2_grpc.add_AdminServiceServicer_to_server(
         AdminService(
-            master, address, to_agent, pipelines.workloads, owners, lambda: own_limits.refused
+            *(master, address, to_agent, pipelines.workloads, pipelines.check_own),
+            owners,
+            lambda: own_limits.refused,
         ),
         server,
     )

@@ -2,8 +2,8 @@
 
 An executor that was requested with device memory (``spark.hrm.executor.gpu.memory``) has its part
 of a GPU for as long as it lives, as a worker of pipelines has. Its Python processes share that
-part: it is cut into quarters, and a step holds as many as its memory needs while it runs, so that
-no more than four run there at a time, and never more than fit. Quarters are files that are locked,
+part: it is divided into quarters, and a step holds as many as its memory needs while it runs, so
+that no more than four run there at a time, and never more than fit. Quarters are locked files,
 so a process that dies gives back what it held.
 """
 
@@ -20,12 +20,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from hrm import errors
+from hrm.pipelines.core.feasibility import CAPS
 
 __all__ = ["MEMORY_VARIABLE", "LocalGpus"]
 
 MEMORY_VARIABLE = "HRM_GPU_MEMORY_MIB"
 """The container's part of all its GPUs, as ``hrm.spark.launch`` sets it."""
-QUARTERS = 4
+QUARTERS = CAPS.co_runners_max
 _PAUSE_S = 0.02
 
 

@@ -35,12 +35,23 @@ __all__ = [
     "TaskEnded",
     "TaskRecovered",
     "TaskSubmitted",
+    "attempts_before",
     "placement_number",
 ]
 
 ATTEMPTS_MAX = 1 << 10
 """Per task under one master; above both limits on losses. An attempt of an earlier master differs
 from what it was by a multiple of this, and is below all of this one's."""
+
+
+_EPOCHS = 1 << 20
+"""Epochs wrap around here, so that an attempt within an epoch has 30 bits."""
+
+
+def attempts_before(epoch: int) -> int:
+    """What a master adds to its own numbers of attempts on the wire, so that a worker that still
+    has a task of an earlier one, under an id that a client has reused, can tell them apart."""
+    return epoch % _EPOCHS * ATTEMPTS_MAX
 
 
 def placement_number(attempt: int) -> int:

@@ -33,12 +33,10 @@ from hrm.core.vocabulary.model import (
     ContainerRequest,
     ContainerState,
     ContainerStatus,
-    LaunchContext,
     NodeName,
     WorkloadClass,
     container_id_of,
 )
-from hrm.core.vocabulary.node_requirement import NodeRequirement
 from hrm.core.vocabulary.ownership import MASTER
 from hrm.core.vocabulary.records import ApplicationRecord
 from hrm.core.vocabulary.workload_bounds import WorkloadBounds
@@ -52,7 +50,7 @@ from hrm.pipelines.core.cluster import (
 )
 from hrm.pipelines.core.model import TaskId, TaskSpec
 from hrm.pipelines.core.node_messages import TaskOutcome
-from hrm.pipelines.core.workload import Worker, Workload, WorkloadKey
+from hrm.pipelines.core.workload import Worker, Workload, WorkloadKey, registration
 
 __all__ = [
     "CompleteOpening",
@@ -63,6 +61,10 @@ __all__ = [
 
 _SESSION = 1
 """Nothing else attaches to a workload."""
+OPENING_TIMEOUT_S = 15.0
+"""Time in which the master's core has to admit a new workload."""
+ASKED_MAX = 60
+_ASK_AGAIN_S = 1.0
 _FORGOTTEN_AT_ONCE = 100
 _NUMBERS_A_SECOND = 1_000
 """Workers of a workload that is taken over are numbered from the time of that: of those that an
@@ -121,6 +123,8 @@ class PipelinesCore:
         self.of_ended: dict[TaskId, ApplicationId] = {}
         """Whose those are that had ended under an earlier master."""
         self.of_worker: dict[ContainerId, Workload] = {}
+        self.arriving: set[TaskId] = set()
+        """Tasks that are being written down, which no workload knows yet."""
         self._by_key: dict[WorkloadKey, Workload] = {}
         self._out: list[WorkloadStep] = []
 
@@ -130,6 +134,10 @@ class PipelinesCore:
         workload = self.of_task.get(task_id)
         live = None if workload is None else workload.cluster.tasks.get(task_id)
         return live or self.ended.get(task_id)
+
+    def knows(self, task_id: TaskId) -> bool:
+        """Is there such a task, or is one about to be accepted?"""
+        return task_id in self.arriving or self.find(task_id) is not None
 
     def application_of(self, task_id: TaskId) -> str:
         """Empty: no such task is known."""
@@ -176,20 +184,34 @@ class PipelinesCore:
 
     # --- inputs -------------------------------------------------------------------------------
 
+    def arrive(self, task_id: TaskId) -> None:
+        """A task of this id is about to be written down, which ends with ``arriving.discard``.
+
+        Raises:
+            Unavailable: another one is.
+            AlreadyExists: there is one.
+        """
+        if task_id in self.arriving:
+            raise Unavailable(f"pipeline task {task_id} is being accepted; try again")
+        if self.find(task_id) is not None:
+            raise AlreadyExists(f"a pipeline task {task_id} is there already; choose another id")
+        self.arriving.add(task_id)
+
     def open(self, call_id: int, key: WorkloadKey, now: float) -> list[WorkloadStep]:
-        """Answer with the application of the workload of this key, once it is admitted."""
+        """Answer with the application of the workload of this key, once it is admitted, or that the
+        master is overloaded, after ``OPENING_TIMEOUT_S``."""
         workload = self._by_key.get(key)
         if workload is None:
             cluster = self._new_cluster(key, self.ended)
             workload = Workload(self._new_id(now), key, cluster, idle_since_s=now)
             self._by_key[key] = self.live[workload.application_id] = workload
             self._out.append(Listen(workload.application_id))
-            self._out.append(CallMaster(workload.application_id, _registration(workload, now)))
+            self._ask(workload, registration(workload, now))
         workload.idle_since_s = now
         if workload.started:
             self._out.append(CompleteOpening(call_id, workload.application_id))
         else:
-            workload.openings.append(call_id)
+            workload.openings[call_id] = now + OPENING_TIMEOUT_S
         return self._flush()
 
     def submit(
@@ -237,8 +259,8 @@ class PipelinesCore:
             self._end(workload, TaskOutcome.CANCELLED, why, now)
             return self._flush()
         self._out.append(Listen(application_id))
-        registration = _registration(workload, now, is_known=known is not None)
-        self._out.append(CallMaster(application_id, registration))
+        workload.was_accepted = known is not None
+        self._ask(workload, registration(workload, now, is_known=known is not None))
         return self._flush()
 
     def recover_ended(self, record: TaskRecord, application_id: ApplicationId) -> None:
@@ -280,12 +302,18 @@ class PipelinesCore:
     def reply_received(
         self, application_id: ApplicationId, reply: c.Reply | c.Refuse, now: float
     ) -> list[WorkloadStep]:
-        """The master's core has replied to an ``CallMaster``."""
+        """The master's core has replied to a ``CallMaster``. What has been accepted before does not
+        fail because the master is busy or its disk full: that is asked for again."""
         workload = self.live.get(application_id)
         if workload is None:
             return self._flush()
         if isinstance(reply, c.Refuse):
-            self._refused(workload, reply.error, now)
+            is_known = workload.attaching or workload.was_accepted
+            passes = isinstance(reply.error, Unavailable) and workload.asked < ASKED_MAX
+            if is_known and passes and not workload.ending:
+                workload.ask_again_at_s = now + _ASK_AGAIN_S
+            else:
+                self._refused(workload, reply.error, now)
         elif not workload.started and isinstance(reply.result, c.ApplicationAdmitted):
             self._admitted(workload, reply.result, now)
         return self._flush()
@@ -311,6 +339,11 @@ class PipelinesCore:
             self._feed(workload, m.ClusterTicked(now=now))
             self._report_progress(workload, now)
             self._release_lost(workload, now)
+            self._ask_again(workload, now)
+            for call_id in [x for x, until_s in workload.openings.items() if now >= until_s]:
+                del workload.openings[call_id]
+                late = Unavailable("the master is overloaded; try again")
+                self._out.append(CompleteOpening(call_id, late))
             if not workload.ending:
                 self._adjust(workload, now)
         if len(self.of_task) > 2 * (self.known + _FORGOTTEN_AT_ONCE):
@@ -334,18 +367,30 @@ class PipelinesCore:
                 now=now, call_id=0, application_id=app_id, session=_SESSION,
                 epoch=self._epoch(), owner=MASTER,
             )  # fmt: skip
-            self._out.append(CallMaster(app_id, attach))
+            self._ask(workload, attach)
             return
         workload.started = True
         workload.count = max(workload.count, admitted.last_executor_number)
         for status in admitted.containers:
             self._changed(workload, status, now)
-        openings, workload.openings = workload.openings, []
+        openings, workload.openings = workload.openings, {}
         self._out += [CompleteOpening(call_id, app_id) for call_id in openings]
         self._adjust(workload, now)
 
+    def _ask(
+        self, workload: Workload, event: e.ApplicationRegistered | e.ApplicationAttached
+    ) -> None:
+        workload.question, workload.asked = event, 1
+        self._out.append(CallMaster(workload.application_id, event))
+
+    def _ask_again(self, workload: Workload, now: float) -> None:
+        if workload.question is not None and now >= workload.ask_again_at_s:
+            workload.ask_again_at_s = math.inf
+            workload.asked += 1
+            self._out.append(CallMaster(workload.application_id, workload.question))
+
     def _refused(self, workload: Workload, error: HrmError, now: float) -> None:
-        openings, workload.openings = workload.openings, []
+        openings, workload.openings = workload.openings, {}
         self._out += [CompleteOpening(call_id, error) for call_id in openings]
         self._end(workload, TaskOutcome.FAILED, error.message, now)
 
@@ -550,24 +595,3 @@ def _place_of(workload: Workload, name: NodeName) -> str:
 def _executor_id(workers: Mapping[ContainerId, Worker], name: str) -> str:
     worker = workers.get(ContainerId(name))
     return "" if worker is None else worker.executor_id
-
-
-def _registration(
-    workload: Workload, now: float, *, is_known: bool = False
-) -> e.ApplicationRegistered:
-    key = workload.key
-    return e.ApplicationRegistered(
-        now=now,
-        call_id=0,
-        application_id=workload.application_id if is_known else ApplicationId(""),
-        new_id=workload.application_id,
-        submission_key=workload.application_id,
-        name=key.pipeline,
-        user=key.user,
-        queue=key.queue,
-        declared_class=key.workload_class,
-        launch=LaunchContext(),
-        owner=MASTER,
-        requires=NodeRequirement(labels=frozenset(key.labels)) if key.labels else None,
-        stream_min=1 if key.workload_class is WorkloadClass.STREAM else 0,
-    )

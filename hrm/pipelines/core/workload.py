@@ -7,16 +7,21 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import NamedTuple
 
+from hrm.core.messages import events as e
 from hrm.core.vocabulary.model import (
     WORKLOAD_PREFIX,
     ApplicationId,
     ContainerId,
+    LaunchContext,
     NodeName,
     Resources,
     WorkloadClass,
 )
+from hrm.core.vocabulary.node_requirement import NodeRequirement
+from hrm.core.vocabulary.ownership import MASTER
 from hrm.core.vocabulary.workload_bounds import WorkloadBounds
 from hrm.pipelines.core.cluster import PipelineCluster
+from hrm.pipelines.core.feasibility import CAPS
 from hrm.pipelines.core.model import Device, PipelineSpec
 from hrm.pipelines.core.progress import Tally
 
@@ -25,13 +30,12 @@ __all__ = [
     "WorkerSize",
     "Workload",
     "WorkloadKey",
+    "registration",
     "size_for",
     "workload_id",
 ]
 
 _NOWHERE = NodeName("")
-_GPU_PART = 0.9
-"""Of a worker's device memory, what ``feasibility.CAPS`` lets its steps take."""
 
 
 class WorkerSize(NamedTuple):
@@ -85,7 +89,9 @@ class Worker:
 @dataclass(slots=True, eq=False)
 class Workload:
     """``started``: the master's core has admitted it. ``ending``: it is over, and so are its tasks.
-    ``failures``: workers that have failed since a task last ended."""
+    ``failures``: workers that have failed since a task last ended. ``openings``: calls that wait
+    for its application, and until when. ``question``: what the master's core has been asked last,
+    ``asked`` times; ``was_accepted``: by an earlier master."""
 
     application_id: ApplicationId
     key: WorkloadKey
@@ -95,7 +101,11 @@ class Workload:
     started: bool = False
     ending: bool = False
     workers: dict[ContainerId, Worker] = field(default_factory=dict)
-    openings: list[int] = field(default_factory=list)
+    openings: dict[int, float] = field(default_factory=dict)
+    question: e.ApplicationRegistered | e.ApplicationAttached | None = None
+    asked: int = 0
+    ask_again_at_s: float = math.inf
+    was_accepted: bool = False
     count: int = 0
     failures: int = 0
     tally: Tally = field(default_factory=Tally)
@@ -122,4 +132,26 @@ def size_for(pipeline: PipelineSpec, bounds: WorkloadBounds, *, has_gpus: bool) 
     if not on_gpu or not (has_gpus or needs):
         return WorkerSize(bounds.worker_cores, memory_mib)
     most = max(x.gpu_memory_mib or bounds.gpu_memory_mib for x in on_gpu)
-    return WorkerSize(bounds.worker_cores, memory_mib, math.ceil(most / _GPU_PART))
+    return WorkerSize(bounds.worker_cores, memory_mib, math.ceil(most / CAPS.gpu_memory_share))
+
+
+def registration(
+    workload: Workload, now: float, *, is_known: bool = False
+) -> e.ApplicationRegistered:
+    """Of its application with the master's core. ``is_known``: that has it already."""
+    key = workload.key
+    return e.ApplicationRegistered(
+        now=now,
+        call_id=0,
+        application_id=workload.application_id if is_known else ApplicationId(""),
+        new_id=workload.application_id,
+        submission_key=workload.application_id,
+        name=key.pipeline,
+        user=key.user,
+        queue=key.queue,
+        declared_class=key.workload_class,
+        launch=LaunchContext(),
+        owner=MASTER,
+        requires=NodeRequirement(labels=frozenset(key.labels)) if key.labels else None,
+        stream_min=1 if key.workload_class is WorkloadClass.STREAM else 0,
+    )

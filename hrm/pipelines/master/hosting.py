@@ -33,9 +33,6 @@ from hrm.pipelines.core.workload import WorkloadKey
 
 __all__ = ["WorkloadHost"]
 
-CALL_TIMEOUT_S = 15.0
-_ASKED_MAX = 60
-_ASK_AGAIN_S = 1.0
 log = structlog.get_logger("master.pipelines")
 
 
@@ -108,25 +105,14 @@ class WorkloadHost:
                 self._follow(step.command)
 
     async def _ask(self, step: CallMaster) -> None:
-        """Make the call that a step is about, and pass on the reply. What has been accepted by an
-        earlier master does not fail because this one is busy or its disk full: that is asked
-        again."""
-        event, app_id = step.event, step.application_id
-        was_accepted = isinstance(event, e.ApplicationAttached) or bool(event.application_id)
+        """Make the call that a step is about, and pass on the reply."""
+        app_id = step.application_id
         reply: c.Reply | c.Refuse
-        for left in reversed(range(_ASKED_MAX if was_accepted else 1)):
-            try:
-                reply = c.Reply(call_id=0, result=await self._call(event, app_id))
-                break
-            except HrmError as error:
-                reply = c.Refuse(call_id=0, error=error)
-                passes = left > 0 and isinstance(error, Unavailable)
-                log.warning(
-                    "a workload is refused", application=app_id, why=error.message, again=passes
-                )
-                if not passes:
-                    break
-                await asyncio.sleep(_ASK_AGAIN_S)
+        try:
+            reply = c.Reply(call_id=0, result=await self._call(step.event, app_id))
+        except HrmError as error:
+            log.warning("a workload is refused", application=app_id, why=error.message)
+            reply = c.Refuse(call_id=0, error=error)
         self.carry_out(partial(self._workloads.reply_received, app_id, reply, clock.now()))
 
     async def _call(
@@ -167,11 +153,10 @@ class WorkloadHost:
             HrmError: it is refused.
         """
         number = next(self._numbers)
-        opening = self._openings[number] = asyncio.get_running_loop().create_future()
+        opening: asyncio.Future[ApplicationId] = asyncio.get_running_loop().create_future()
+        self._openings[number] = opening
         try:
             self.carry_out(partial(self._workloads.open, number, key, clock.now()))
-            return await asyncio.wait_for(opening, CALL_TIMEOUT_S)
-        except TimeoutError:
-            raise Unavailable("the master is overloaded; try again") from None
+            return await opening
         finally:
             del self._openings[number]

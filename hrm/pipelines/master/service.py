@@ -14,7 +14,7 @@ import structlog
 from hrm import clock, ownership_keys, rpc_server
 from hrm.core.vocabulary.model import ContainerId, NodeName
 from hrm.errors import AlreadyExists, HrmError, InvalidRequest, LimitReached, NotFound
-from hrm.identity.caller import caller, check_scope, check_user, is_own, user_of
+from hrm.identity.caller import caller, check_scope, is_own, user_of
 from hrm.master.paging import check_limit, page
 from hrm.pipelines.core import cluster_messages as m
 from hrm.pipelines.core.cluster import TaskRecord
@@ -74,24 +74,13 @@ class PipelineService(pipeline_pb2_grpc.PipelineServiceServicer):
         )
         return pb.SubmitPipelineTaskResponse(task_id=task_id)
 
-    def _check_own(self, task_id: TaskId) -> None:
-        """Raises NotAllowed, or NotFound where nothing is known of it; never for operators."""
-        if caller().role.rules:
-            return
-        record = self._tasks.workloads.find(task_id)
-        if record is None:
-            raise NotFound(f"no such pipeline task: {task_id!r}; hrm pipeline list shows them")
-        check_user(
-            f"pipeline task {task_id}", record.spec.user, self._tasks.scopes.get(task_id, "")
-        )
-
     async def Watch(  # noqa: N802
         self, request: pb.WatchPipelineTasksRequest, context: _Context
     ) -> AsyncIterator[pb.PipelineTaskUpdate]:
         if not 1 <= len(request.task_ids) <= WATCHED_TASKS_MAX:
             raise InvalidRequest(f"task_ids: name 1 to {WATCHED_TASKS_MAX} tasks")
         for task_id in request.task_ids:
-            self._check_own(TaskId(task_id))
+            self._tasks.check_own(TaskId(task_id))
         watcher = self._tasks.watch([TaskId(one) for one in request.task_ids])
         try:
             async for update in _updates(watcher):
@@ -106,7 +95,7 @@ class PipelineService(pipeline_pb2_grpc.PipelineServiceServicer):
     ) -> AsyncIterator[pb.PipelineResultChunk]:
         task_id = TaskId(request.task_id)
         files = self._tasks.files
-        self._check_own(task_id)
+        self._tasks.check_own(task_id)
         self._tasks.check_owner(task_id, ownership_keys.owner_of(request.ownership_key))
         async with contextlib.aclosing(files.chunks(task_id, "out")) as chunks:
             async for data in chunks:
@@ -117,7 +106,7 @@ class PipelineService(pipeline_pb2_grpc.PipelineServiceServicer):
     async def Cancel(  # noqa: N802
         self, request: pb.CancelPipelineTaskRequest, context: _Context
     ) -> pb.CancelPipelineTaskResponse:
-        self._check_own(TaskId(request.task_id))
+        self._tasks.check_own(TaskId(request.task_id))
         self._tasks.cancel(TaskId(request.task_id), request.reason)
         return pb.CancelPipelineTaskResponse()
 

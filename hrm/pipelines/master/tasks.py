@@ -3,9 +3,6 @@
 Everything runs on the master's loop. Watchers and workers have bounded queues; one that overflows
 is disconnected, reconnects, and gets the full state again. Inputs go to a worker piece by piece
 before the order to run them, and results come back the same way before their end is reported.
-
-On the wire, the number of an attempt contains the master's epoch, so that a worker that still has a
-task of an earlier master, under an id that a client has reused, can distinguish the two.
 """
 
 from __future__ import annotations
@@ -22,16 +19,14 @@ import structlog
 
 from hrm import clock
 from hrm.config import MasterSettings
-from hrm.core.messages import events as e
 from hrm.core.vocabulary.model import (
-    WORKLOAD_PREFIX,
     ApplicationId,
-    ApplicationState,
     ContainerId,
     NodeName,
 )
 from hrm.core.vocabulary.ownership import denied, is_owner
-from hrm.errors import AlreadyExists, HrmError, NotFound, Unavailable
+from hrm.errors import HrmError, NotFound
+from hrm.identity.caller import caller, check_user
 from hrm.master.interpreter import Interpreter
 from hrm.master.node_policies import NodePolicies
 from hrm.pipelines.core import cluster_messages as m
@@ -40,7 +35,9 @@ from hrm.pipelines.core.cluster_size import has_gpus, staying
 from hrm.pipelines.core.model import ClusterPolicy, PipelineSpec, TaskId, TaskSpec
 from hrm.pipelines.core.node_messages import TaskOutcome
 from hrm.pipelines.core.pipelines_core import PipelinesCore
+from hrm.pipelines.core.recovery import take_over
 from hrm.pipelines.core.table import NodeRow
+from hrm.pipelines.core.task_ends import TaskEnds
 from hrm.pipelines.core.workload import WorkerSize, WorkloadKey, size_for, workload_id
 from hrm.pipelines.master.estimates import EstimatesOfUsers
 from hrm.pipelines.master.hosting import WorkloadHost
@@ -64,8 +61,6 @@ _FORGOTTEN_AT_ONCE = 100
 _OPEN_SWEPT = 1_000
 """Where more tasks of one application are remembered, those that have ended are forgotten."""
 _DONE = pb.PipelineTaskOutcome.PIPELINE_TASK_OUTCOME_DONE
-_EPOCHS = 1 << 20
-"""Epochs wrap around here, so that an attempt within an epoch has 30 bits."""
 log = structlog.get_logger("master.pipelines")
 
 
@@ -89,7 +84,7 @@ class PipelineTasks:
             InvalidConfig: the stored modes of node policies are damaged.
         """
         self._master = master
-        self._attempts_before = master.core.epoch % _EPOCHS * m.ATTEMPTS_MAX
+        self._attempts_before = m.attempts_before(master.core.epoch)
         self.policy = policy
         self._estimates = EstimatesOfUsers(settings.state_dir / "pipelines" / "estimates")
         self._bounds = ClusterBounds(
@@ -114,8 +109,8 @@ class PipelineTasks:
         self.streams: dict[NodeName, WorkerStream] = {}
         self.policies = NodePolicies(settings.state_dir, self._order_all)
         self._ids = itertools.count(1)
-        self._ending: dict[TaskId, asyncio.Future[None]] = {}
-        """Of tasks that have ended: the write of it. Nobody gets to know before."""
+        self._ends = TaskEnds[tuple[NodeName, pb.PipelineAttempt]]()
+        self._writes: set[asyncio.Task[None]] = set()
         self._cleaned_s = clock.now()
         self._watchers = WatchedTasks()
         """For each known task, where it is or how it ended."""
@@ -132,8 +127,6 @@ class PipelineTasks:
         """For known tasks, the application or submission whose own token has submitted them."""
         self._open_of: dict[str, set[TaskId]] = {}
         """By these, the tasks that they have submitted; some may have ended."""
-        self._arriving: set[TaskId] = set()
-        """Tasks whose inputs are being written; the core does not know them yet."""
 
     def _new_cluster(self, key: WorkloadKey, ended: dict[TaskId, TaskRecord]) -> PipelineCluster:
         bounds = replace(self._bounds, node_tasks_limit=key.size.slots)
@@ -156,7 +149,7 @@ class PipelineTasks:
         Raises:
             HrmError: the store is damaged.
         """
-        now, clusters = clock.now(), dict[tuple[ApplicationId, WorkloadKey], list[TaskSpec]]()
+        now, tasks = clock.now(), list[tuple[ApplicationId, WorkloadKey, TaskSpec]]()
         ended, live = set[TaskId](), set[TaskId]()
         left: list[tuple[pb.StoredPipelineTask, TaskSpec]] = []
         for stored, spec, record in self._kept.recovered():
@@ -175,20 +168,15 @@ class PipelineTasks:
         for stored, spec in left:
             code = self._kept.take_up(stored)
             key = self._kept.key_of(stored, spec)
-            clusters.setdefault((ApplicationId(stored.application_id), key), []).append(spec)
+            tasks.append((ApplicationId(stored.application_id), key, spec))
             self._keys[spec.task_id] = stored.request.result_key
             if code is not None:
                 self._code[spec.task_id] = code
             self._end_with(stored.scope, spec.task_id)
         self._kept.drop_unused()
-        known = self._master.core.master_state.applications
-        for (app_id, key), specs in clusters.items():
-            of_master = known[app_id].record if app_id in known else None
-            self.host.carry_out(
-                partial(self.workloads.recover, app_id, key, specs, now, known=of_master)
-            )
+        state = self._master.core.master_state
+        self.host.carry_out(partial(take_over, self.workloads, tasks, state, now))
         self._cancel_damaged(left)
-        self._end_left_over(now)
 
     def _cancel_damaged(self, tasks: list[tuple[pb.StoredPipelineTask, TaskSpec]]) -> None:
         for _, spec in tasks:
@@ -196,17 +184,6 @@ class PipelineTasks:
                 self.cancel(
                     spec.task_id, "its input or its modules are lost from the master's disk"
                 )
-
-    def _end_left_over(self, now: float) -> None:
-        """Workloads that had no task left when their master died."""
-        for app in list(self._master.core.master_state.live.values()):
-            app_id = app.application_id
-            if app_id.startswith(WORKLOAD_PREFIX) and app_id not in self.workloads.live:
-                message, state = "it has no task any more", ApplicationState.SUCCEEDED
-                finished = e.ApplicationFinished(
-                    now=now, application_id=app_id, state=state, message=message
-                )
-                self._master.submit(finished)
 
     # --- what the core decides ------------------------------------------------------------------
 
@@ -336,13 +313,9 @@ class PipelineTasks:
         """
         task_id = task.task_id
         self.check_owner(task_id, owner)
-        if task_id in self._arriving:
-            raise Unavailable(f"pipeline task {task_id} is being accepted; try again")
-        if self._known(task_id):
-            raise AlreadyExists(f"a pipeline task {task_id} is there already; choose another id")
         if self._master.full is not None:
             raise self._master.full
-        self._arriving.add(task_id)
+        self.workloads.arrive(task_id)
         self._owners[task_id] = owner
         workload_key = WorkloadKey(
             *(task.user, queue, task.workload_class, task.pipeline.name, scope),
@@ -374,7 +347,21 @@ class PipelineTasks:
             self._owners.pop(task_id, None)
             raise
         finally:
-            self._arriving.discard(task_id)
+            self.workloads.arriving.discard(task_id)
+
+    def check_own(self, task_id: TaskId) -> None:
+        """Check that the caller may act on it, or is an operator.
+
+        Raises:
+            NotAllowed: it is another user's.
+            NotFound: nothing is known of it, and the caller is no operator.
+        """
+        if caller().role.rules:
+            return
+        record = self.workloads.find(task_id)
+        if record is None:
+            raise NotFound(f"no such pipeline task: {task_id!r}; hrm pipeline list shows them")
+        check_user(f"pipeline task {task_id}", record.spec.user, self.scopes.get(task_id, ""))
 
     def check_owner(self, task_id: TaskId, owner: str) -> None:
         """Check that the key is the task's, if there is such a task.
@@ -404,7 +391,9 @@ class PipelineTasks:
         )
         log.info("task ended", task=task_id, outcome=command.outcome.value, why=command.message)
         if self._kept.has(task_id):
-            write = self._ending[task_id] = asyncio.create_task(self._write_end(task_id, end))
+            self._ends.begin(task_id)
+            write = asyncio.create_task(self._write_end(task_id, end))
+            self._writes.add(write)
             write.add_done_callback(partial(self._end_written, task_id, end))
         else:
             self._report_end(task_id, end)
@@ -419,11 +408,15 @@ class PipelineTasks:
             await write
 
     def _end_written(
-        self, task_id: TaskId, end: pb.PipelineTaskEnd, write: asyncio.Future[None]
+        self, task_id: TaskId, end: pb.PipelineTaskEnd, write: asyncio.Task[None]
     ) -> None:
-        self._ending.pop(task_id, None)
-        if not write.cancelled() and write.exception() is None:  # else the master stops
-            self._report_end(task_id, end)
+        self._writes.discard(write)
+        if write.cancelled() or write.exception() is not None:
+            return  # the master stops
+        acknowledgements = self._ends.written(task_id)
+        self._report_end(task_id, end)
+        for name, attempt in acknowledgements:
+            self._send(name, pipeline_stream.acknowledgement(attempt))
 
     def _report_end(self, task_id: TaskId, end: pb.PipelineTaskEnd) -> None:
         self.files.drop(task_id, result=end.outcome != _DONE)
@@ -434,7 +427,7 @@ class PipelineTasks:
         last = self._watchers.last
         if len(last) < self.workloads.known + _FORGOTTEN_AT_ONCE:
             return
-        forgotten = [one for one in last if not self._known(one)]
+        forgotten = [one for one in last if not self.workloads.knows(one)]
         self._kept.forget(forgotten)
         for old in forgotten:
             del last[old]
@@ -442,14 +435,11 @@ class PipelineTasks:
             self._owners.pop(old, None)
             self.files.drop(old)
 
-    def _known(self, task_id: TaskId) -> bool:
-        return self.workloads.find(task_id) is not None or task_id in self._arriving
-
     def watch(self, task_ids: list[TaskId]) -> Watcher:
         """Watch these from now on; the first updates say where each of them is."""
         places = self.workloads.places()
         where = {task_id: self.workloads.explain(task_id, places) for task_id in task_ids}
-        live = {x for x in task_ids if self._is_live(x) or x in self._ending}
+        live = {x for x in task_ids if self._is_live(x) or x in self._ends}
         return self._watchers.watch(where, live)
 
     def unwatch(self, watcher: Watcher) -> None:
@@ -554,22 +544,12 @@ class PipelineTasks:
                 )
                 end = replace(end, outcome=TaskOutcome.FAILED, message=message)
         self._reported(event.name, replace(event, end=end))
-        write = self._ending.get(end.task_id)
-        if write is None:
+        if not self._ends.hold(end.task_id, (event.name, attempt)):
             self._send(event.name, pipeline_stream.acknowledgement(attempt))
-        else:
-            write.add_done_callback(partial(self._acknowledge, event.name, attempt))
 
     def _has_result_dir(self, task_id: TaskId) -> bool:
         record = self.workloads.find(task_id)
         return record is not None and bool(record.spec.result_dir)
-
-    def _acknowledge(
-        self, name: NodeName, attempt: pb.PipelineAttempt, write: asyncio.Future[None]
-    ) -> None:
-        """The end is on the disk: the worker may forget the task."""
-        if not write.cancelled() and write.exception() is None:
-            self._send(name, pipeline_stream.acknowledgement(attempt))
 
     def placing(self, command: m.PlaceTask) -> pb.PlacePipelineTask | None:
         """The order to run a task; None: it has ended, or been placed elsewhere, meanwhile."""

@@ -17,9 +17,7 @@ from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
 from hrm.core.messages.hosted import CallMaster, Listen, StopListening, SubmitToMaster
 from hrm.core.vocabulary.model import (
-    WORKLOAD_PREFIX,
     ApplicationId,
-    ApplicationState,
     ContainerId,
     LaunchContext,
     NodeName,
@@ -42,6 +40,8 @@ from hrm.pipelines.core.pipelines_core import (
     PipelinesCore,
     WorkloadStep,
 )
+from hrm.pipelines.core.recovery import take_over
+from hrm.pipelines.core.task_ends import TaskEnds
 from hrm.pipelines.core.workload import WorkloadKey, workload_id
 from hrm.runtime.master import MasterRuntime
 from hrm.sim.actors.pipeline_estimates import PlainEstimates
@@ -54,7 +54,6 @@ if TYPE_CHECKING:
 __all__ = ["PipelinesActor", "TaskOnDisk", "WorkerEnd"]
 
 TICK_S = 0.5
-_CALL_TIMEOUT_S = 15.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,14 +81,12 @@ class PipelinesActor:
         self._master = master
         self._world = master.world
         self._disk = master.disk
-        self._attempts_before = life.core.epoch * m.ATTEMPTS_MAX
+        self._attempts_before = m.attempts_before(life.core.epoch)
         self._ids = itertools.count(1)
         self._calls = itertools.count(1)
         self._openings: dict[int, tuple[TaskSpec, WorkloadKey, Callable[[Any], None]]] = {}
-        self._arriving: set[TaskId] = set()
         self._live: dict[TaskId, TaskOnDisk] = {}
-        self._ending: dict[TaskId, list[Callable[[], None]]] = {}
-        """Of tasks whose ends are being written: what follows when they are."""
+        self._ends = TaskEnds[tuple[NodeName, AcknowledgeEnd]]()
         self._writes: list[tuple[TaskId, TaskOnDisk | None, Callable[[], None]]] = []
         self._batch = 0
         self._busy = False
@@ -123,32 +120,19 @@ class PipelinesActor:
         self._master.clock.after(TICK_S, self._tick)
 
     def _recover(self, now: float) -> None:
-        clusters: dict[tuple[ApplicationId, WorkloadKey], list[TaskSpec]] = {}
+        tasks = list[tuple[ApplicationId, WorkloadKey, TaskSpec]]()
         for kept in self._disk.others.values():
             assert isinstance(kept, TaskOnDisk)
             if kept.outcome is None:
                 self._live[kept.spec.task_id] = kept
-                clusters.setdefault((kept.application_id, kept.key), []).append(kept.spec)
+                tasks.append((kept.application_id, kept.key, kept.spec))
                 continue
             record = TaskRecord(
                 kept.spec, attempt=kept.attempt, outcome=kept.outcome, message=kept.message
             )
             self.workloads.recover_ended(record, kept.application_id)
         state = self.life.core.master_state
-        for (app_id, key), specs in clusters.items():
-            app = state.applications.get(app_id)
-            known = None if app is None else app.record
-            self.run(partial(self.workloads.recover, app_id, key, specs, now, known=known))
-        for app in list(state.live.values()):
-            app_id = app.application_id
-            if app_id.startswith(WORKLOAD_PREFIX) and app_id not in self.workloads.live:
-                finished = e.ApplicationFinished(
-                    now=now,
-                    application_id=app_id,
-                    state=ApplicationState.SUCCEEDED,
-                    message="it has no task any more",
-                )
-                self._master.submit(finished)
+        self.run(lambda: take_over(self.workloads, tasks, state, now))
 
     def crash(self) -> None:
         """What was being written may have got to the disk."""
@@ -174,28 +158,24 @@ class PipelinesActor:
 
     def submit(self, task: TaskSpec, key: WorkloadKey, reply: Callable[[Any], None]) -> None:
         """``reply`` gets True, once the task is on the disk, or the error."""
-        if self.workloads.find(task.task_id) is not None or task.task_id in self._arriving:
-            reply(AlreadyExists(f"a pipeline task {task.task_id} is there already"))
-            return
         if self.life.full is not None:
             reply(self.life.full)
             return
+        try:
+            self.workloads.arrive(task.task_id)
+        except (AlreadyExists, Unavailable) as error:
+            reply(error)
+            return
         now, number = self._master.now(), next(self._calls)
-        self._arriving.add(task.task_id)
         self._openings[number] = replace(task, submitted_at_s=now), key, reply
-        self._master.clock.after(_CALL_TIMEOUT_S, self._opening_late, number)
         self.run(lambda: self.workloads.open(number, key, now))
-
-    def _opening_late(self, number: int) -> None:
-        if number in self._openings and not self.over:
-            self._opened(CompleteOpening(number, Unavailable("the master is overloaded")))
 
     def _opened(self, step: CompleteOpening) -> None:
         task, key, reply = self._openings.pop(step.call_id, (None, None, None))
         if task is None or key is None or reply is None:
             return
         if isinstance(step.result, HrmError):
-            self._arriving.discard(task.task_id)
+            self.workloads.arriving.discard(task.task_id)
             reply(step.result)
             return
         kept = TaskOnDisk(task, step.result, key)
@@ -204,7 +184,7 @@ class PipelinesActor:
     def _submit(self, kept: TaskOnDisk, reply: Callable[[Any], None]) -> None:
         task_id = kept.spec.task_id
         self._live[task_id] = kept
-        self._arriving.discard(task_id)
+        self.workloads.arriving.discard(task_id)
         now = self._master.now()
         error = self.run(lambda: self.workloads.submit(kept.application_id, kept.spec, now))
         if error is None:
@@ -224,9 +204,9 @@ class PipelinesActor:
         """``reply`` gets None while it is live, its record when it has ended, or NotFound."""
         record = self.workloads.find(task_id)
         if record is None:
-            known = task_id in self._arriving
+            known = self.workloads.knows(task_id)
             reply(None if known else NotFound(f"no pipeline task {task_id}"))
-        elif record.outcome is None or task_id in self._ending:
+        elif record.outcome is None or task_id in self._ends:
             reply(None)
         else:
             self._world.oracle.pipelines.reported(task_id, record.outcome, self._disk.others)
@@ -288,9 +268,7 @@ class PipelinesActor:
 
     def _acknowledge(self, name: NodeName, what: AcknowledgeEnd) -> None:
         """The worker may forget its task, once the end of that is on the disk."""
-        if what.task_id in self._ending:
-            self._ending[what.task_id].append(partial(self._send, name, what))
-        else:
+        if not self._ends.hold(what.task_id, (name, what)):
             self._send(name, what)
 
     def _reported(self, name: NodeName, event: m.ClusterEvent) -> bool:
@@ -400,12 +378,12 @@ class PipelinesActor:
         kept = replace(
             kept, attempt=command.attempt, outcome=command.outcome, message=command.message
         )
-        self._ending[task_id] = []
+        self._ends.begin(task_id)
         self._write(task_id, kept, partial(self._end_written, task_id))
 
     def _end_written(self, task_id: TaskId) -> None:
-        for follow in self._ending.pop(task_id):
-            follow()
+        for name, what in self._ends.written(task_id):
+            self._send(name, what)
 
     # --- the disk -------------------------------------------------------------------------------
 

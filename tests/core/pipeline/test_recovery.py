@@ -17,6 +17,7 @@ from hrm.core.vocabulary.model import (
     container_id_of,
 )
 from hrm.core.vocabulary.records import ApplicationRecord
+from hrm.errors import Unavailable
 from hrm.pipelines.core import cluster_messages as m
 from hrm.pipelines.core import pipelines_core as w
 from hrm.pipelines.core.cluster import LeastWait, PipelineCluster
@@ -153,3 +154,71 @@ def test_tasks_of_an_application_that_was_killed_before_their_ends_were_written_
     ]
     assert not any(isinstance(step, hosted.CallMaster) for step in steps)
     assert workloads.live == {}
+
+
+# --- a master that is busy, or whose disk is full ------------------------------------------------
+
+BUSY = c.Refuse(call_id=0, error=Unavailable("the disk is full"))
+
+
+def _asked(steps: list[w.WorkloadStep]) -> int:
+    return sum(isinstance(step, hosted.CallMaster) for step in steps)
+
+
+def _known_by(known: ApplicationRecord | None) -> w.PipelinesCore:
+    """What an earlier master has accepted, or of which the store has only the task."""
+    workloads = w.PipelinesCore(
+        lambda _key, ended: PipelineCluster(LeastWait(), RunningMeans(), ended=ended),
+        lambda _now: APP,
+    )
+    assert _asked(workloads.recover(APP, KEY, [task("t")], 0.0, known=known)) == 1
+    return workloads
+
+
+def test_what_has_been_accepted_is_asked_for_again_while_the_master_is_busy() -> None:
+    workloads, now = _known_by(RECORD), 0.0
+    for _ in range(5):
+        assert _asked(workloads.reply_received(APP, BUSY, now)) == 0
+        assert _asked(workloads.ticked(now + 0.5)) == 0, "not at once"
+        now += 1.0
+        assert _asked(workloads.ticked(now)) == 1
+        assert _asked(workloads.ticked(now + 0.1)) == 0, "while a reply is awaited"
+    admitted = c.ApplicationAdmitted(
+        application_id=APP, epoch=2, containers=(), last_executor_number=0
+    )
+    assert _asked(workloads.reply_received(APP, c.Reply(call_id=0, result=admitted), now)) == 1
+    assert _asked(workloads.reply_received(APP, BUSY, now)) == 0
+    assert _asked(workloads.ticked(now + 1.0)) == 1, "to attach, too"
+    assert workloads.live
+
+
+def test_it_is_not_asked_for_without_end() -> None:
+    workloads, now = _known_by(RECORD), 0.0
+    for _ in range(w.ASKED_MAX):
+        workloads.reply_received(APP, BUSY, now)
+        now += 1.0
+        workloads.ticked(now)
+    assert not workloads.live
+    record = workloads.find(TaskId("t"))
+    assert record is not None and record.outcome is TaskOutcome.FAILED
+
+
+def test_a_new_one_is_refused_at_once() -> None:
+    workloads = w.PipelinesCore(
+        lambda _key, ended: PipelineCluster(LeastWait(), RunningMeans(), ended=ended),
+        lambda _now: APP,
+    )
+    workloads.open(7, KEY, 0.0)
+    steps = workloads.reply_received(APP, BUSY, 1.0)
+    assert w.CompleteOpening(7, BUSY.error) in steps
+
+
+def test_who_waits_for_a_new_one_is_told_when_the_master_is_too_slow() -> None:
+    workloads = w.PipelinesCore(
+        lambda _key, ended: PipelineCluster(LeastWait(), RunningMeans(), ended=ended),
+        lambda _now: APP,
+    )
+    workloads.open(7, KEY, 0.0)
+    assert not workloads.ticked(w.OPENING_TIMEOUT_S - 0.1)
+    (step,) = workloads.ticked(w.OPENING_TIMEOUT_S)
+    assert isinstance(step, w.CompleteOpening) and isinstance(step.result, Unavailable)
