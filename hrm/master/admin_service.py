@@ -51,7 +51,8 @@ LOG_FOLLOW_TIMEOUT_S = 24 * 3600.0
 
 class AdminService(admin_pb2_grpc.AdminServiceServicer):
     """``address``: where this master listens; ``to_agent``: a channel to a node's agent;
-    ``check_own``: may the caller ask about a task; ``calls_refused``: the number of calls refused for limits of their identities."""
+    ``check_own``: may the caller ask about a task; ``calls_refused``: the number of calls refused
+    for limits of their identities."""
 
     def __init__(
         self,
