@@ -19,7 +19,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import TypeAlias
 
 from hrm.core.messages import commands as c
@@ -50,6 +49,7 @@ from hrm.pipelines.core.cluster import (
 )
 from hrm.pipelines.core.model import TaskId, TaskSpec
 from hrm.pipelines.core.node_messages import TaskOutcome
+from hrm.pipelines.core.resizing import InForce, OnePerTask, Resizing
 from hrm.pipelines.core.workload import Worker, Workload, WorkloadKey, registration
 
 __all__ = [
@@ -66,6 +66,8 @@ OPENING_TIMEOUT_S = 15.0
 ASKED_MAX = 60
 _ASK_AGAIN_S = 1.0
 _FORGOTTEN_AT_ONCE = 100
+_TOLD = (TaskOutcome.DONE, TaskOutcome.FAILED)
+"""Ends that a policy hears of: that of a task which is cancelled says nothing of it."""
 _NUMBERS_A_SECOND = 1_000
 """Workers of a workload that is taken over are numbered from the time of that: of those that an
 earlier master has requested last there may be no record, and they may run on nodes that have not
@@ -107,14 +109,16 @@ class PipelinesCore:
         bounds: WorkloadBounds | None = None,
         epoch: Callable[[], int] = lambda: 0,
         staying: Callable[[WorkloadKey], float] = lambda _key: math.inf,
+        resizing: Resizing | None = None,
     ) -> None:
         """``new_cluster``: of a key, and the ended tasks of all; ``epoch``: of the master's core
         now; ``staying``: how many of its workers a workload keeps when others want what they hold:
-        those beyond yield (``hrm.core.queue.yielding``)."""
+        those beyond yield (``hrm.core.queue.yielding``); ``resizing``: how many it wants."""
         self._new_cluster = new_cluster
         self._new_id = new_id
         self._epoch = epoch
         self._staying = staying
+        self._resizing = resizing or InForce(OnePerTask())
         self.bounds = bounds or WorkloadBounds()
         self.live: dict[ApplicationId, Workload] = {}
         self.ended: dict[TaskId, TaskRecord] = {}
@@ -175,11 +179,11 @@ class PipelinesCore:
             raise _no_such(task_id)
         if record.outcome is not None or workload is None:
             return outcome_in_words(record)
-        said = workload.cluster.explain(task_id, places, partial(_place_of, workload))
+        said = workload.cluster.explain(task_id, places, workload.place_of)
         if record.node is not None:
             return said
         running = sum(x.runs for x in workload.workers.values())
-        of = f"{running} of {min(workload.wanted, self.bounds.workers_max)} workers run"
+        of = f"{running} of {workload.wanted} workers run"
         return f"{said}; {of} (hrm app why {workload.application_id})"
 
     # --- inputs -------------------------------------------------------------------------------
@@ -229,7 +233,9 @@ class PipelinesCore:
         if self.find(task.task_id) is not None:
             message = f"a pipeline task {task.task_id} is there already; choose another id"
             raise AlreadyExists(message)
+        view = workload.view(self.bounds.workers_max)
         self._feed(workload, m.TaskSubmitted(now=now, task=task))
+        self._resizing.submitted(application_id, task.task_id, view)
         self.of_task[task.task_id] = workload
         self._adjust(workload, now)
         return self._flush()
@@ -428,7 +434,7 @@ class PipelinesCore:
         if cluster.tasks:
             workload.idle_since_s = now
         has = [x for x in workers.values() if not x.released]
-        wanted = min(workload.wanted, self.bounds.workers_max)
+        wanted = workload.size(self._resizing, self.bounds.workers_max, now)
         if len(has) < wanted:
             running = sum(x.runs for x in has)
             begun = len(has) - running
@@ -559,10 +565,15 @@ class PipelinesCore:
             self._end(workload, TaskOutcome.FAILED, f"no worker can be had: {notice.message}", now)
 
     def _feed(self, workload: Workload, event: m.ClusterEvent) -> None:
-        app_id, workers = workload.application_id, workload.workers
+        app_id = workload.application_id
         for command in workload.cluster.handle(event):
             self._out.append(FollowCommand(app_id, command))
-            workload.tally.take(command, lambda name: _executor_id(workers, name))
+            workload.tally.take(command, workload.executor_of)
+            if isinstance(command, m.FinishTask) and command.outcome in _TOLD:
+                self._resizing.ended(
+                    command.task_id, now=event.now, response_s=command.response_s,
+                    ok=command.outcome is TaskOutcome.DONE,
+                )  # fmt: skip
 
     def _report_progress(self, workload: Workload, now: float) -> None:
         cluster = workload.cluster
@@ -582,16 +593,3 @@ class PipelinesCore:
 
 def _no_such(task_id: TaskId) -> NotFound:
     return NotFound(f"no pipeline task {task_id}; hrm pipeline list shows those there are")
-
-
-def _place_of(workload: Workload, name: NodeName) -> str:
-    worker = workload.workers.get(ContainerId(name))
-    if worker is None:
-        return f"worker {name}"
-    where = f" on {worker.node}" if worker.node else ""
-    return f"worker {worker.executor_id} of {workload.application_id}{where}"
-
-
-def _executor_id(workers: Mapping[ContainerId, Worker], name: str) -> str:
-    worker = workers.get(ContainerId(name))
-    return "" if worker is None else worker.executor_id

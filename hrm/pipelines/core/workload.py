@@ -24,6 +24,7 @@ from hrm.pipelines.core.cluster import PipelineCluster
 from hrm.pipelines.core.feasibility import CAPS
 from hrm.pipelines.core.model import Device, PipelineSpec
 from hrm.pipelines.core.progress import Tally
+from hrm.pipelines.core.resizing import Resizing, WorkloadView
 
 __all__ = [
     "Worker",
@@ -91,7 +92,8 @@ class Workload:
     """``started``: the master's core has admitted it. ``ending``: it is over, and so are its tasks.
     ``failures``: workers that have failed since a task last ended. ``openings``: calls that wait
     for its application, and until when. ``question``: what the master's core has been asked last,
-    ``asked`` times; ``was_accepted``: by an earlier master."""
+    ``asked`` times; ``was_accepted``: by an earlier master. ``wanted``: workers, as a
+    policy has said of ``sized_for``."""
 
     application_id: ApplicationId
     key: WorkloadKey
@@ -104,16 +106,47 @@ class Workload:
     openings: dict[int, float] = field(default_factory=dict)
     question: e.ApplicationRegistered | e.ApplicationAttached | None = None
     asked: int = 0
+    wanted: int = 0
+    sized_for: WorkloadView | None = None
     ask_again_at_s: float = math.inf
     was_accepted: bool = False
     count: int = 0
     failures: int = 0
     tally: Tally = field(default_factory=Tally)
 
-    @property
-    def wanted(self) -> int:
-        """Workers for all tasks that have not ended."""
-        return math.ceil(len(self.cluster.tasks) / self.key.size.slots)
+    def view(self, workers_max: int) -> WorkloadView:
+        """What a resize policy gets."""
+        nodes, tally = self.cluster.table.nodes.values(), self.tally
+        return WorkloadView(
+            tasks=len(self.cluster.tasks),
+            running=sum(len(row.placed) for row in nodes),
+            workers=sum(not x.released for x in self.workers.values()),
+            slots=self.key.size.slots,
+            workers_max=workers_max,
+            run_s=tally.ran_s / tally.completed if tally.completed else math.nan,
+        )
+
+    def size(self, resizing: Resizing, workers_max: int, now: float) -> int:
+        """How many workers it wants; asked only if something has changed: events come by the
+        thousand."""
+        view = self.view(workers_max)
+        if view != self.sized_for:
+            self.sized_for = view
+            self.wanted = resizing.workers(self.application_id, view, now)
+        return self.wanted
+
+    def executor_of(self, name: str) -> str:
+        """The number of a worker; empty: it has ended."""
+        worker = self.workers.get(ContainerId(name))
+        return "" if worker is None else worker.executor_id
+
+    def place_of(self, name: NodeName) -> str:
+        """A worker, as people know it."""
+        worker = self.workers.get(ContainerId(name))
+        if worker is None:
+            return f"worker {name}"
+        where = f" on {worker.node}" if worker.node else ""
+        return f"worker {worker.executor_id} of {self.application_id}{where}"
 
 
 def workload_id(now: float, epoch: int, number: int) -> ApplicationId:
