@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any, get_args
 
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from hrm import ownership_keys
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
+from hrm.core.vocabulary.bounds import YIELD_GRACE_S, YIELD_GRACE_S_MAX
 from hrm.core.vocabulary.model import (
     ApplicationId,
     ContainerEnd,
@@ -285,3 +287,23 @@ def test_an_agent_that_does_not_say_so_preempts() -> None:
     message = from_unit(unit("n1"))
     message.ClearField("no_preemption")
     assert to_unit(message).preempts
+
+
+@pytest.mark.parametrize("grace_s", [0.0, 0.7, YIELD_GRACE_S, YIELD_GRACE_S_MAX])
+def test_a_unit_says_how_long_what_yields_there_has_to_end(grace_s: float) -> None:
+    one = replace(unit("n1"), yield_grace_s=grace_s)
+    assert to_unit(from_unit(one)) == one
+
+
+def test_what_yields_at_an_older_agent_has_the_default_time() -> None:
+    message = from_unit(replace(unit("n1"), yield_grace_s=60.0))
+    message.ClearField("yield_grace_s")
+    assert to_unit(message).yield_grace_s == YIELD_GRACE_S
+
+
+@pytest.mark.parametrize("grace_s", [math.nan, -1.0, 3_600.5, math.inf, -math.inf])
+def test_a_grace_period_that_no_agent_has_is_refused(grace_s: float) -> None:
+    message = from_unit(unit("n1"))
+    message.yield_grace_s = grace_s
+    with pytest.raises(InvalidRequest, match=r"yield_grace_s is .*; it must be"):
+        to_unit(message)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hrm.core.messages.claims import Entry
 from hrm.core.messages.state_changes import JobImage, StateChanged, UnitState
 from hrm.core.vocabulary.model import (
@@ -55,7 +57,7 @@ def test_of_what_schedulers_of_other_processes_see() -> None:
         Entry(ContainerId(x), BATCH, (1, 512, 0, 1), 60.0, yields=True) for x in ("a", "b")
     )
     image = UnitState(
-        unit=unit("n1"),
+        unit=replace(unit("n1"), yield_grace_s=60.0),
         node=NodeName("n1"),
         is_open=True,
         waiting_limit=3,

@@ -29,6 +29,7 @@ from hrm.core.vocabulary.bounds import (
     BOUNDS,
     PREEMPTION_GRACE_S,
     YIELD_GRACE_S,
+    YIELD_GRACE_S_MAX,
     AutoBindingRules,
 )
 from hrm.core.vocabulary.node_requirement import LABEL_PATTERN
@@ -389,7 +390,7 @@ class AgentSettings(ServerSettings):
     yield_grace_s: float = Field(
         default=YIELD_GRACE_S,
         ge=0,
-        le=3600,
+        le=YIELD_GRACE_S_MAX,
         description="time a container that yields has to end its step, or to give it back, once "
         "anything else waits for what it holds",
     )

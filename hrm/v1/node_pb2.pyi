@@ -20,7 +20,7 @@ BINDING_MODE_PARTIAL: BindingMode
 BINDING_MODE_EVEN: BindingMode
 
 class ResourceUnit(_message.Message):
-    __slots__ = ("resource_unit_id", "capacity", "run_limit", "cpus", "gpu", "pool", "gpu_only", "draining", "lent", "borrowed", "more_gpus", "no_preemption")
+    __slots__ = ("resource_unit_id", "capacity", "run_limit", "cpus", "gpu", "pool", "gpu_only", "draining", "lent", "borrowed", "more_gpus", "no_preemption", "yield_grace_s")
     RESOURCE_UNIT_ID_FIELD_NUMBER: _ClassVar[int]
     CAPACITY_FIELD_NUMBER: _ClassVar[int]
     RUN_LIMIT_FIELD_NUMBER: _ClassVar[int]
@@ -33,6 +33,7 @@ class ResourceUnit(_message.Message):
     BORROWED_FIELD_NUMBER: _ClassVar[int]
     MORE_GPUS_FIELD_NUMBER: _ClassVar[int]
     NO_PREEMPTION_FIELD_NUMBER: _ClassVar[int]
+    YIELD_GRACE_S_FIELD_NUMBER: _ClassVar[int]
     resource_unit_id: str
     capacity: _common_pb2.Resources
     run_limit: int
@@ -45,7 +46,8 @@ class ResourceUnit(_message.Message):
     borrowed: _common_pb2.Resources
     more_gpus: _containers.RepeatedCompositeFieldContainer[Gpu]
     no_preemption: bool
-    def __init__(self, resource_unit_id: _Optional[str] = ..., capacity: _Optional[_Union[_common_pb2.Resources, _Mapping]] = ..., run_limit: _Optional[int] = ..., cpus: _Optional[_Iterable[int]] = ..., gpu: _Optional[_Union[Gpu, _Mapping]] = ..., pool: _Optional[str] = ..., gpu_only: bool = ..., draining: bool = ..., lent: _Optional[_Union[_common_pb2.Resources, _Mapping]] = ..., borrowed: _Optional[_Union[_common_pb2.Resources, _Mapping]] = ..., more_gpus: _Optional[_Iterable[_Union[Gpu, _Mapping]]] = ..., no_preemption: bool = ...) -> None: ...
+    yield_grace_s: float
+    def __init__(self, resource_unit_id: _Optional[str] = ..., capacity: _Optional[_Union[_common_pb2.Resources, _Mapping]] = ..., run_limit: _Optional[int] = ..., cpus: _Optional[_Iterable[int]] = ..., gpu: _Optional[_Union[Gpu, _Mapping]] = ..., pool: _Optional[str] = ..., gpu_only: bool = ..., draining: bool = ..., lent: _Optional[_Union[_common_pb2.Resources, _Mapping]] = ..., borrowed: _Optional[_Union[_common_pb2.Resources, _Mapping]] = ..., more_gpus: _Optional[_Iterable[_Union[Gpu, _Mapping]]] = ..., no_preemption: bool = ..., yield_grace_s: _Optional[float] = ...) -> None: ...
 
 class Gpu(_message.Message):
     __slots__ = ("index", "memory_mib", "numa_node", "uuid", "name", "declared")

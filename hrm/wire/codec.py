@@ -157,14 +157,16 @@ def to_whole(value: int, field: str, least: int, most: int) -> int:
     return value
 
 
-def to_amount(value: float, field: str) -> float:
-    """A finite number of at least 0.
+def to_amount(value: float, field: str, most: float = math.inf) -> float:
+    """A finite number from 0 to ``most``.
 
     Raises:
         InvalidRequest: it is not.
     """
     if not 0.0 <= value < math.inf:
         raise InvalidRequest(f"{field} is {value}; it must be finite and not negative")
+    if value > most:
+        raise InvalidRequest(f"{field} is {value}; it must be from 0 to {most:g}")
     return value
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from hrm import ownership_keys, request_bounds
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
+from hrm.core.vocabulary.bounds import YIELD_GRACE_S, YIELD_GRACE_S_MAX
 from hrm.core.vocabulary.model import (
     NOTHING,
     ApplicationId,
@@ -320,6 +321,9 @@ def to_unit(message: pb.ResourceUnit) -> ResourceUnit:
         borrowed=_to_part(message, "borrowed"),
         more_gpus=tuple(map(_to_gpu, message.more_gpus)),
         preempts=not message.no_preemption,
+        yield_grace_s=codec.to_amount(message.yield_grace_s, "yield_grace_s", YIELD_GRACE_S_MAX)
+        if message.HasField("yield_grace_s")
+        else YIELD_GRACE_S,
     )
 
 
@@ -374,6 +378,7 @@ def from_unit(value: ResourceUnit) -> pb.ResourceUnit:
         borrowed=None if value.borrowed == NOTHING else codec.from_resources(value.borrowed),
         more_gpus=map(_from_gpu, value.more_gpus),
         no_preemption=not value.preempts,
+        yield_grace_s=value.yield_grace_s,
     )
 
 

@@ -14,6 +14,7 @@ from hrm.core.messages.claims import Entry
 from hrm.core.queue.estimate import simulate
 from hrm.core.queue.overdue import corrected_end_s, corrected_ends_s
 from hrm.core.queue.start_rule import UnitImage
+from hrm.core.vocabulary.bounds import YIELD_GRACE_S
 from hrm.core.vocabulary.feasibility import Vector, fits, minus
 from hrm.core.vocabulary.model import ContainerId, WorkloadClass
 from tests.core.algorithm_1 import estimate
@@ -39,7 +40,8 @@ def image(
     free = capacity
     for each in running:
         free = minus(free, each.demand)
-    return UnitImage(capacity, free, tuple(running), tuple(stream), tuple(batch))
+    waiting = tuple(stream), tuple(batch)
+    return UnitImage(capacity, free, tuple(running), *waiting, YIELD_GRACE_S)
 
 
 def wait_of(vcores: int, unit: UnitImage) -> float:
@@ -150,7 +152,7 @@ def _units() -> st.SearchStrategy[UnitImage]:
             if fits(each.demand, free):
                 free = minus(free, each.demand)
                 taken.append(each)
-        return UnitImage((4, 1000, 0, 4), free, tuple(taken), (), tuple(waiting))
+        return UnitImage((4, 1000, 0, 4), free, tuple(taken), (), tuple(waiting), YIELD_GRACE_S)
 
     unique = st.lists(entries, max_size=6, unique_by=lambda x: x.container_id)
     return st.builds(build, unique, unique)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from hrm.core.queue.estimate import simulate
 from hrm.core.queue.resource_unit import UnitQueue
 from hrm.core.scheduling.cluster_view import ClusterView
 from hrm.core.scheduling.shared_state import SharedState
-from hrm.core.vocabulary.feasibility import Vector
+from hrm.core.vocabulary.feasibility import Vector, fits
 from hrm.core.vocabulary.model import ContainerId, NodeName, WorkloadClass
 from hrm.testing.virtual import unit
 from tests.policies.states import CLASSES, DEMANDS, NOW, queues, states
@@ -101,6 +102,35 @@ def test_all_at_once_is_one_by_one(
     state: SharedState, demand: Vector, now: float, run_s: float
 ) -> None:
     _agree(state, demand, now, run_s)
+
+
+@st.composite
+def _yielding_queues(draw: st.DrawFn, name: str) -> UnitQueue:
+    """The queue of a unit with its own grace period, where some of what runs yields."""
+    grace_s = draw(st.sampled_from([0.0, 0.7, 10.0, 60.0]))
+    queue = UnitQueue(replace(unit(name, 4), yield_grace_s=grace_s))
+    for number in range(draw(st.integers(1, 6))):
+        each = _entry(f"{name}-{number}", draw(st.integers(1, 3)), draw(RUN_S), draw(CLASSES))
+        each = each._replace(yields=draw(st.booleans()))
+        if fits(each.demand, queue.free) and draw(st.booleans()):
+            queue.run(each, float(draw(st.sampled_from([0, 5, 7.3]))))
+        else:
+            queue.enqueue(each)
+    return queue
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.data(), st.integers(1, 10), DEMANDS, st.sampled_from([7.3, 10.0, 17.3, 60.0, 200.0]), RUN_S
+)
+def test_so_it_is_where_nodes_give_what_yields_unlike_times(
+    data: st.DataObject, units: int, demand: Vector, now: float, run_s: float
+) -> None:
+    state = SharedState()
+    for index in range(units):
+        state.add(NodeName(f"n{index}"), data.draw(_yielding_queues(f"n{index}")))
+    _agree(state, demand, now, run_s)
+    _agree(state, demand, now + 3.0, run_s)
 
 
 steps = st.lists(

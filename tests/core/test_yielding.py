@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -13,10 +15,13 @@ from hrm.core.node.preemption import preemptions
 from hrm.core.queue.estimate import simulate
 from hrm.core.queue.resource_unit import UnitQueue, queues_of
 from hrm.core.queue.wait_table import WaitTable
+from hrm.core.scheduling.cluster_view import ClusterView
+from hrm.core.scheduling.shared_state import SharedState
 from hrm.core.tenancy.queue_spec import QueueSpec, spec_from
 from hrm.core.vocabulary.bounds import YIELD_GRACE_S, Bounds
 from hrm.core.vocabulary.model import (
     ApplicationId,
+    ContainerEnd,
     ContainerId,
     ContainerSpec,
     ContainerState,
@@ -49,9 +54,10 @@ def lazy(name: str, vcores: int = 1) -> Entry:
     return entry(name, vcores, yields=True)
 
 
-def unit_with(*running: Entry, vcores: int = 4) -> UnitQueue:
+def unit_with(*running: Entry, vcores: int = 4, grace_s: float = YIELD_GRACE_S) -> UnitQueue:
     """A unit where these run, started one second after the other."""
-    queue = UnitQueue(unit("n1", vcores=vcores, run_limit=16))
+    of_node = unit("n1", vcores=vcores, run_limit=16)
+    queue = UnitQueue(replace(of_node, yield_grace_s=grace_s))
     for number, each in enumerate(running):
         queue.run(each, 10.0 + number)
     return queue
@@ -112,6 +118,16 @@ def test_none_takes_what_is_about_to_be_free_for_batch() -> None:
     ending = {ContainerId("stopped")}
     assert [x.container_id for x in queue.start_all(100.0, ending)] == []
     assert started(queue) == ["y"], "the other one goes on for long"
+
+
+@pytest.mark.parametrize(("grace_s", "expected"), [(5.0, ["y"]), (60.0, [])])
+def test_about_to_be_free_is_what_ends_within_the_grace_period(
+    grace_s: float, expected: list[str]
+) -> None:
+    queue = unit_with(entry("b", 2, run_s=120.0), grace_s=grace_s)
+    queue.enqueue(entry("large", 4))
+    queue.enqueue(lazy("y", 1))
+    assert started(queue) == expected, "b is due in half a minute"
 
 
 def test_what_streams_alone_keep_from_starting_holds_up_none() -> None:
@@ -231,13 +247,74 @@ def test_its_node_gives_it_time_to_end_its_step_also_when_its_agent_has_restarte
     assert ended.yields and not ended.preempted, "its replacement stands first nowhere"
 
 
+HARDWARE = Hardware(
+    cores=tuple(Core(number) for number in range(4)),
+    memory_mib=8192,
+    gpus=(Gpu(index=0, memory_mib=1000),),
+)
+
+
+def node(grace_s: float, mode: BindingMode = BindingMode.SHARED) -> NodeCore:
+    name, binding = NodeName("n1"), Partitioning(mode=mode)
+    units = partition(name, HARDWARE, binding)
+    return NodeCore(name, units, hardware=HARDWARE, binding=binding, yield_grace_s=grace_s)
+
+
+def test_the_units_of_a_node_have_its_grace_period_however_it_is_partitioned() -> None:
+    core = node(60.0)
+    assert core.settled
+    for mode in BindingMode:
+        core.handle(e.RebindReceived(now=1.0, epoch=1, request_id=1, mode=mode))
+        assert core.settled
+        of_core = [queue.unit for queue in core.units.values()]
+        assert {x.yield_grace_s for x in (*of_core, *core.offers)} == {60.0}
+
+
+def test_so_does_a_unit_of_an_earlier_layout_where_something_is_found() -> None:
+    core = node(60.0, BindingMode.EVEN)
+    found = replace(spec("y", ONE, yields=True), unit_id=ResourceUnitId("n1/gpu7"))
+    core.handle(e.ContainerAdopted(now=1.0, spec=found, started_at_s=0.0))
+    assert core.units[found.unit_id].unit.draining
+    assert {x.unit.yield_grace_s for x in core.units.values()} == {60.0}
+    core.handle(
+        e.ProcessEnded(
+            now=2.0, container_id=found.container_id, end=ContainerEnd(cause=EndCause.EXITED)
+        )
+    )
+    assert core.settled
+
+
 # --- estimates ------------------------------------------------------------------------------------
 
 
-def test_what_yields_is_due_within_its_grace_period() -> None:
-    queue = unit_with(lazy("y1", 2), entry("b", 2, run_s=500.0))
-    assert simulate((2, 512, 0, 1), queue.image(), 100.0) == YIELD_GRACE_S
+@pytest.mark.parametrize("grace_s", [0.0, YIELD_GRACE_S, 60.0])
+def test_what_yields_is_due_within_the_grace_period_of_its_unit(grace_s: float) -> None:
+    lasting = entry("y1", 2, yields=True, run_s=900.0)
+    queue = unit_with(lasting, entry("b", 2, run_s=500.0), grace_s=grace_s)
+    assert simulate((2, 512, 0, 1), queue.image(), 100.0) == grace_s
     assert simulate((4, 512, 0, 1), queue.image(), 100.0) > 100.0
+
+
+@pytest.mark.parametrize(("grace_s", "starts"), [(60.0, ["short"]), (5.0, [])])
+def test_a_reservation_is_for_the_end_of_that_grace_period(
+    grace_s: float, starts: list[str]
+) -> None:
+    lasting = entry("y", 3, yields=True, run_s=900.0)
+    queue = unit_with(lasting, grace_s=grace_s)
+    queue.enqueue(entry("first", 4))
+    queue.enqueue(entry("short", 1, run_s=30.0))
+    assert started(queue) == starts
+
+
+@pytest.mark.parametrize("runs", [True, False])
+def test_a_view_keeps_it_when_something_is_put_on_a_unit(runs: bool) -> None:
+    state = SharedState()
+    row = state.add(NodeName("n1"), unit_with(lazy("y1", 2), grace_s=60.0))
+    view = ClusterView(state)
+    view.apply(row, entry("b", 1 if runs else 4), 100.0)
+    image = view.image(row)
+    assert image.yield_grace_s == 60.0
+    assert len(image.running) == (2 if runs else 1)
 
 
 def test_the_table_of_waits_agrees_at_any_time() -> None:
@@ -245,7 +322,9 @@ def test_the_table_of_waits_agrees_at_any_time() -> None:
         unit_with(lazy("y1", 2), entry("b", 2, run_s=500.0)),
         unit_with(entry("b", 2, run_s=95.0), entry("y", 2, yields=True, run_s=92.0)),
         unit_with(entry("b", 4, run_s=95.0)),
-    ] * 4
+        unit_with(entry("y1", 3, yields=True, run_s=900.0), lazy("y2"), grace_s=60.0),
+        unit_with(entry("y1", 2, yields=True, run_s=900.0), entry("b", 2, run_s=95.0), grace_s=0.3),
+    ] * 2
     table = WaitTable()
     table.stale.update(range(len(queues)))
     table.update(lambda row: queues[row].image(), len(queues))
@@ -280,8 +359,24 @@ def fill(
     return app
 
 
+def master_graces_s(virtual: VirtualCluster) -> dict[str, float]:
+    state = virtual.master.master_state.state
+    return {x: state.queue(row).image().yield_grace_s for x, row in state.rows.items()}
+
+
 def running(virtual: VirtualCluster, app: ApplicationId) -> int:
     return len(virtual.app(app).in_state(ContainerState.RUNNING))
+
+
+def test_each_node_reports_its_grace_period_also_another_one_after_a_restart() -> None:
+    virtual = cluster(nodes=1)
+    virtual.add_core(node(60.0))
+    virtual.settle()
+    assert master_graces_s(virtual) == {"n0/cpu": 10.0, "n1/cpu": 60.0, "n1/gpu0": 60.0}
+    virtual.nodes["n1"].core = node(3.0)
+    virtual.register(virtual.nodes["n1"])
+    virtual.settle()
+    assert master_graces_s(virtual) == {"n0/cpu": 10.0, "n1/cpu": 3.0, "n1/gpu0": 3.0}
 
 
 def test_what_is_idle_is_used() -> None:

@@ -108,7 +108,8 @@ class NodeCore:
 
         ``auto_binding``: rules by which the node changes a partial binding itself; None: never.
         ``preemption_grace_s``: grace period of a preempted batch container; None: no preemption.
-        ``yield_grace_s``: that of a container that yields, which any other that waits preempts.
+        ``yield_grace_s``: that of a container that yields, which any other that waits preempts; the
+        units get it, for estimates.
         """
         self.name = name
         self.hardware = hardware
@@ -118,14 +119,14 @@ class NodeCore:
             self._auto = AutoBinding(auto_binding, lambda b: partition(name, hardware, b))
         self.closed = ""
         self._earlier: dict[ResourceUnit, None] = {}
-        self._layout = units
-        self.units: dict[ResourceUnitId, UnitQueue] = queues_of(units)
+        self.yield_grace_s = yield_grace_s
+        self._layout = self._with_grace(units)
+        self.units: dict[ResourceUnitId, UnitQueue] = queues_of(self._layout)
         self.containers: dict[ContainerId, _Container] = {}
         self.followed: Followed | None = None
         self.connected = False
         self._default_duration_s = default_duration_s
         self.preemption_grace_s = preemption_grace_s
-        self.yield_grace_s = yield_grace_s
         self._tombstones: dict[ContainerId, None] = {}
         self._out: list[c.NodeCommand] = []
 
@@ -448,7 +449,7 @@ class NodeCore:
     ) -> None:
         """Put a binding in force."""
         self._earlier.update(dict.fromkeys(self._layout))
-        self.binding, self._layout = binding, units
+        self.binding, self._layout = binding, self._with_grace(units)
         self._settle(now)
         self._out.append(c.RegisterAgain(binding=binding, why=why))
 
@@ -469,7 +470,13 @@ class NodeCore:
         held = {unit_id: held_at(queue) for unit_id, queue in self.units.items()}
         for unit_id, demand in more.items():
             held[unit_id] = plus(held[unit_id], demand) if unit_id in held else demand
-        return settle(self._layout, [queue.unit for queue in self.units.values()], held)
+        units = settle(self._layout, [queue.unit for queue in self.units.values()], held)
+        # One that neither the layout nor the node has any more is known by what runs there alone.
+        return None if units is None else self._with_grace(units)
+
+    def _with_grace(self, units: tuple[ResourceUnit, ...]) -> tuple[ResourceUnit, ...]:
+        """The units with the node's grace period of what yields, which is the same in all."""
+        return tuple(replace(unit, yield_grace_s=self.yield_grace_s) for unit in units)
 
     def _put_in_force(self, units: tuple[ResourceUnit, ...], now: float) -> bool:
         old = {unit_id: queue.unit for unit_id, queue in self.units.items()}

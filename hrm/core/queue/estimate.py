@@ -43,7 +43,7 @@ def play(
     free, stream_free = unit.free, unit.stream_free
     ends: list[_End] = []
     for order, entry in enumerate(unit.running):
-        ends.append((due_s(entry, now), order, entry.demand))
+        ends.append((due_s(entry, now, unit.yield_grace_s), order, entry.demand))
     heapq.heapify(ends)
     stream = list(unit.stream_waiting)
     batch = list(unit.batch_waiting)

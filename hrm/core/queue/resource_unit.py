@@ -390,7 +390,7 @@ class UnitQueue:
         most: dict[int, Vector] = {}
         for queue in self.pool if self.line else ():
             runs = ((x, seen_from(queue, y, x)) for y in queue.pool for x in y.running.values())
-            most[id(queue)] = free_soon(queue.free, runs, now, ending)
+            most[id(queue)] = free_soon(queue.free, runs, now, ending, queue.unit.yield_grace_s)
         return any(
             fits(queue.batch_waiting[x].demand, most[id(queue)]) for x, queue in self.line.items()
         )
@@ -455,8 +455,9 @@ class UnitQueue:
 
     def _held(self, now: float) -> list[tuple[float, Vector]]:
         """What those that run here and at siblings hold of this unit, and until when."""
+        grace_s = self.unit.yield_grace_s
         return [
-            (due_s(x, now), seen_from(self, queue, x))
+            (due_s(x, now, grace_s), seen_from(self, queue, x))
             for queue in self.pool
             for x in queue.running.values()
         ]
@@ -479,6 +480,7 @@ class UnitQueue:
                 tuple(self.running.values()),
                 tuple(self.stream_waiting.values()),
                 tuple(self.batch_waiting.values()),
+                self.unit.yield_grace_s,
             )
         elif self._image is None:
             siblings = [queue for queue in self.pool if queue is not self]
@@ -497,6 +499,7 @@ class UnitQueue:
                     *(x.pooled() for queue in siblings if (x := queue._first()) is not None),
                     *self.batch_waiting.values(),
                 ),
+                self.unit.yield_grace_s,
             )
         return self._image
 

@@ -16,7 +16,6 @@ from typing import NamedTuple
 from hrm.core.messages.claims import Entry
 from hrm.core.queue.overdue import corrected_end_s
 from hrm.core.queue.reservation import Held, Reservation
-from hrm.core.vocabulary.bounds import YIELD_GRACE_S
 from hrm.core.vocabulary.feasibility import Vector, fits, minus, plus
 from hrm.core.vocabulary.model import ContainerId, WorkloadClass
 
@@ -33,13 +32,14 @@ __all__ = [
 
 
 class UnitImage(NamedTuple):
-    """An immutable snapshot of a unit's queues, for estimates."""
+    """An immutable snapshot of a unit's queues, for estimates. ``yield_grace_s``: the unit's."""
 
     capacity: Vector
     free: Vector
     running: tuple[Entry, ...]
     stream_waiting: tuple[Entry, ...]
     batch_waiting: tuple[Entry, ...]
+    yield_grace_s: float
 
     @property
     def waiting(self) -> int:
@@ -111,14 +111,14 @@ def end_s(entry: Entry) -> float:
     return entry.started_at_s + duration_s(entry)
 
 
-def due_s(entry: Entry, now: float) -> float:
+def due_s(entry: Entry, now: float, grace_s: float) -> float:
     """When a running container is due, not before ``now``; infinite for a stream. One that yields
-    ends soon once anything waits for that."""
+    ends within its unit's ``grace_s`` once anything waits for that."""
     run_s = duration_s(entry)
     if entry.yields and entry.yields_now:
         if math.isinf(run_s):
-            return now + YIELD_GRACE_S
-        return min(corrected_end_s(entry.started_at_s, run_s, now), now + YIELD_GRACE_S)
+            return now + grace_s
+        return min(corrected_end_s(entry.started_at_s, run_s, now), now + grace_s)
     return math.inf if math.isinf(run_s) else corrected_end_s(entry.started_at_s, run_s, now)
 
 
@@ -141,11 +141,12 @@ def free_soon(
     running: Iterable[tuple[Entry, Vector]],
     now: float,
     ending: Container[ContainerId],
+    grace_s: float,
 ) -> Vector:
     """What is free once all of these have ended, with what each holds, that yields, has been
-    ordered to end, or is due within the time that what yields has to end."""
-    soon_s = now + YIELD_GRACE_S
+    ordered to end, or is due within ``grace_s``, the time that what yields there has to end."""
+    soon_s = now + grace_s
     for entry, part in running:
-        if entry.yields_now or entry.container_id in ending or due_s(entry, now) <= soon_s:
+        if entry.yields_now or entry.container_id in ending or due_s(entry, now, grace_s) <= soon_s:
             free = plus(free, part)
     return free

@@ -28,7 +28,7 @@ import numpy.typing as npt
 from hrm.core.queue.estimate import play
 from hrm.core.queue.overdue import corrected_ends_s
 from hrm.core.queue.start_rule import UnitImage, duration_s, end_s
-from hrm.core.vocabulary.bounds import PASSES_MAX, YIELD_GRACE_S
+from hrm.core.vocabulary.bounds import PASSES_MAX
 from hrm.core.vocabulary.columns import Bools, Floats, Ints
 from hrm.core.vocabulary.feasibility import Vector
 from hrm.core.vocabulary.model import WorkloadClass
@@ -41,7 +41,7 @@ _FEW = 8
 _NO_WAITER, _STREAM, _BATCH, _DRIVER = 0, 1, 2, 3
 _OF_RUNNING = (("_ends", np.inf), ("_begun", 0), ("_runs", 0), ("_held", 0), ("_yields", 0))
 _OF_WAITING = (("_durations", 0), ("_wanted", 0), ("_kinds", _NO_WAITER), ("_passed", 0))
-_OF_UNIT = (("_free", -1), ("_stream_free", 0), ("_first_end", np.inf))
+_OF_UNIT = (("_free", -1), ("_stream_free", 0), ("_first_end", np.inf), ("_grace_s", 0))
 """The arrays, and what their empty cells hold."""
 
 
@@ -69,6 +69,7 @@ class WaitTable:
         self._free: Ints = np.zeros((_DIMENSIONS, 0), np.int64)
         self._stream_free: Ints = np.zeros((_DIMENSIONS, 0), np.int64)
         self._first_end: Floats = np.zeros(0)
+        self._grace_s: Floats = np.zeros(0)
 
     def update(self, image: Callable[[int], UnitImage | None], rows: int) -> None:
         """Rewrite the stale columns. ``image``: of a row, None where it is not in use."""
@@ -125,6 +126,7 @@ class WaitTable:
             return
         self._images[row] = image
         self._free[:, row] = image.free
+        self._grace_s[row] = image.yield_grace_s
         running, waiting = image.running, (*image.stream_waiting, *image.batch_waiting)
         self._deepen(len(running), len(waiting))
         if running:
@@ -185,7 +187,7 @@ class _Play:
             ends[late] = corrected_ends_s(begun, runs, now)
         yields = table._yields[:, rows]
         if yields.any():
-            ends[yields] = np.minimum(ends[yields], now + YIELD_GRACE_S)
+            ends = np.where(yields, np.minimum(ends, now + table._grace_s[rows]), ends)
         places, units = kinds.shape
         self.ends: Floats = _pad(ends, 0, places, np.inf)
         self.held: Ints = _pad(table._held[:, :, rows], 0, places, 0)

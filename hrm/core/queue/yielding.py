@@ -6,7 +6,8 @@ that waits there could use what is free, now or once all that yields has ended: 
 waits for other batch to end, cores are not left idle for it. One that runs is ordered to end by its
 node, without a question to the master, when a stream or batch waits that would start in its place
 (``hrm.core.node.preemption``): it has a short grace period (``yield_grace_s``) to finish its step
-or to give it back. It never ends for another one that yields.
+or to give it back, which the node reports with its units, since estimates count on it. It never
+ends for another one that yields.
 
 The master counts what yielding containers hold as held, and as capacity *to come* for whatever does
 not yield: where that suffices, such a container may be queued at the unit, and starts within the

@@ -574,9 +574,11 @@ def _spans(first: int, rows: int) -> Iterator[tuple[int, int]]:
 
 def _with(image: UnitImage, entry: Entry, *, runs: bool) -> UnitImage:
     """The image after one more has come."""
-    capacity, free, running, streams, batch = image
+    capacity, free, running, streams, batch, grace_s = image
     if runs:
-        return UnitImage(capacity, minus(free, entry.demand), (*running, entry), streams, batch)
-    if entry.workload_class is WorkloadClass.STREAM:
-        return UnitImage(capacity, free, running, (*streams, entry), batch)
-    return UnitImage(capacity, free, running, streams, (*batch, entry))
+        free, running = minus(free, entry.demand), (*running, entry)
+    elif entry.workload_class is WorkloadClass.STREAM:
+        streams = (*streams, entry)
+    else:
+        batch = (*batch, entry)
+    return UnitImage(capacity, free, running, streams, batch, grace_s)

@@ -15,6 +15,7 @@ __all__ = [
     "PREEMPTION_GRACE_S",
     "SCHEDULERS",
     "YIELD_GRACE_S",
+    "YIELD_GRACE_S_MAX",
     "AutoBindingRules",
     "Bounds",
 ]
@@ -26,7 +27,11 @@ PREEMPTION_GRACE_S = 15.0
 """Grace period of a batch container that is preempted for a stream."""
 
 YIELD_GRACE_S = 10.0
-"""Grace period of a yielding container, for whatever else waits at its unit."""
+"""Grace period of a yielding container, for whatever else waits at its unit: of a node that has no
+other, or has not reported one."""
+
+YIELD_GRACE_S_MAX = 3_600.0
+"""The longest that an agent may have."""
 
 PASSES_MAX = 64
 """How many later batch containers may start before a waiter: as many as may wait at a unit by

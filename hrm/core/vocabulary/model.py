@@ -13,6 +13,7 @@ import enum
 from dataclasses import dataclass, field
 from typing import NewType
 
+from hrm.core.vocabulary.bounds import YIELD_GRACE_S
 from hrm.core.vocabulary.node_requirement import NodeRequirement
 from hrm.core.vocabulary.quick import quick, record
 
@@ -220,6 +221,7 @@ class ResourceUnit:
     ``gpu_only``: no container without device memory may hold what is bound to the GPU.
     ``draining``: takes no new containers; it goes when those that run there have ended.
     ``preempts``: does its node preempt batch there for streams that wait? So the node has said.
+    ``yield_grace_s``: how long a container there that yields has to end, as its node has said, too.
     """
 
     unit_id: ResourceUnitId
@@ -234,6 +236,7 @@ class ResourceUnit:
     borrowed: Resources = NOTHING
     more_gpus: tuple[Gpu, ...] = ()
     preempts: bool = True
+    yield_grace_s: float = YIELD_GRACE_S
 
     @property
     def target(self) -> Resources:

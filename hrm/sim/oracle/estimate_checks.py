@@ -43,8 +43,11 @@ class EstimateChecks:
             if isinstance(event, e.ClaimsProposed) and isinstance(command, c.SendToNode):
                 self._queued(core, command.message)
         for queue in core.master_state.state.queues:
-            for entry in queue.running.values() if queue is not None else ():
-                if not entry.has_no_end and not event.now <= due_s(entry, event.now) < math.inf:
+            if queue is None:
+                continue
+            for entry in queue.running.values():
+                at_s = due_s(entry, event.now, queue.unit.yield_grace_s)
+                if not entry.has_no_end and not event.now <= at_s < math.inf:
                     self._violated(f"{entry.container_id} runs, and is due never or in the past")
 
     def _queued(self, core: MasterCore, message: c.NodeMessage) -> None:
