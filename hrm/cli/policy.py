@@ -30,6 +30,8 @@ policy_group = typer.Typer(
 )
 app.add_typer(policy_group, name="policy")
 
+_OF_PACKAGES = frozenset({"placement", "resizing"})
+"""Kinds of candidates: what an application is placed or sized by, from a package."""
 NODES_SHOWN = 8
 NameArgument = Annotated[
     str, typer.Argument(metavar="NAME", help="The policy's name; `hrm policy show` lists them.")
@@ -50,7 +52,8 @@ def show(
         console.note(
             "no learned policy is in use, by the master or by a node; to use one, set "
             "pipeline_policy of the master (ldwp, ldwp-set) or of agents (iawp), or, for "
-            "containers, placement_candidate of the master; to train one: hrm policy train"
+            "containers and for the number of workers, placement_candidate and "
+            "pipeline_resize_candidate of the master; to train one: hrm policy train"
         )
     queries.show(response, output, lambda _: policies_view(response))
 
@@ -163,7 +166,7 @@ def policy_view(policy: policy_pb2.LearnedPolicy) -> RenderableType:
     from rich.console import Group
 
     where = f"node {plain(policy.node)}" if policy.node else plain(policy.kind)
-    made_of = "from" if policy.kind == "placement" else "with model"
+    made_of = "from" if policy.kind in _OF_PACKAGES else "with model"
     lines = [
         f"[bold]{plain(policy.policy)}[/] ({where}) is {plain(policy.mode)}, {made_of} "
         f"{plain(policy.model)}; else {plain(policy.heuristic)} decides",
@@ -223,8 +226,8 @@ def ordered_view(policy: policy_pb2.LearnedPolicy) -> RenderableType:
 
 def shadow_view(response: policy_pb2.ShowPoliciesResponse) -> RenderableType:
     """Decisions in shadow mode, latest last."""
-    places = {policy.kind == "placement" for policy in response.policies}
-    first = "APPLICATION" if places == {True} else "TASK"
+    kinds = {policy.kind in _OF_PACKAGES for policy in response.policies}
+    first = "APPLICATION" if kinds == {True} else "TASK"
     table = console.table(first, "SAME", "DONE", "LEARNED")
     for policy in response.policies:
         for record in policy.records:

@@ -417,6 +417,17 @@ class MasterSettings(ServerSettings):
         description="what chooses nodes for pipeline tasks: random, least-loaded, min-wait, "
         "demand, ect, min-min, ldwp or ldwp-set; learned ones begin in shadow",
     )
+    pipeline_resize_policy: str = Field(
+        default="one-per-task",
+        min_length=1,
+        description="what says how many workers a pipeline application wants: one-per-task, "
+        "few-starts, or that of a package",
+    )
+    pipeline_resize_candidate: str = Field(
+        default="",
+        description="another one, to be tried out next to pipeline_resize_policy as "
+        "placement_candidate is next to placement_policy; empty: none",
+    )
     pipeline_workers_max: int = Field(
         default=WORKLOAD_BOUNDS.workers_max,
         ge=1,
@@ -454,7 +465,7 @@ class MasterSettings(ServerSettings):
         default=3,
         ge=1,
         le=100,
-        description="nodes that a pipeline task may lose before it fails",
+        description="workers that a pipeline task may lose before it fails",
     )
     pipeline_payload_mib: int = Field(
         default=32, ge=1, le=60, description="largest input of a pipeline task"

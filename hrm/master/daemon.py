@@ -51,7 +51,7 @@ from hrm.master.submission_service import SubmissionService
 from hrm.master.user_groups import UserGroups
 from hrm.peer_limits import PeerLimits
 from hrm.pipelines.master.service import PipelineService
-from hrm.pipelines.master.settings import pipeline_policy
+from hrm.pipelines.master.settings import pipeline_policy, resizing
 from hrm.pipelines.master.tasks import PipelineTasks
 from hrm.policies.guard import GuardRegistry
 from hrm.policies.sharing import divider
@@ -210,6 +210,7 @@ async def _serve(
         master,
         policy=pipeline_policy(settings, guards, seed=core.epoch),
         token_of=registry.applications.token_of,
+        resizing=resizing(settings, guards),
     )
     submissions = Submissions(master, settings, registry.applications.token_of)
     identity_pb2_grpc.add_IdentityServiceServicer_to_server(

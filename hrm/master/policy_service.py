@@ -156,6 +156,7 @@ class PolicyService(policy_pb2_grpc.PolicyServiceServicer):
                 f"no learned policy {policy!r} is in use; in use: {names}. Which one places "
                 f"pipeline tasks, and which one their steps, is set in hrm.toml: pipeline_policy "
                 f"of the master and of the agents; which one is tried out for containers: "
-                f"placement_candidate of the master"
+                f"placement_candidate of the master, and for the number of workers: "
+                f"pipeline_resize_candidate"
             )
         return policy_wire.report_of(one, mode, self._nodes.set_mode(policy, mode))

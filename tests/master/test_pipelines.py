@@ -17,10 +17,10 @@ from hrm.core.vocabulary.model import NodeName
 from hrm.errors import InvalidConfig, InvalidRequest
 from hrm.pipelines.core.model import TaskId
 from hrm.pipelines.master import kept_tasks
-from hrm.pipelines.master.settings import pipeline_policy
+from hrm.pipelines.master.settings import pipeline_policy, resizing
 from hrm.pipelines.master.streams import WorkerStream
 from hrm.policies.guard import GuardRegistry
-from hrm.v1 import admin_pb2
+from hrm.v1 import admin_pb2, policy_pb2, policy_pb2_grpc
 from hrm.v1 import pipeline_pb2 as pb
 from hrm.wire import pipelines as pw
 from tests.core.pipeline.building import BOTH, Node, capacity, pipeline, subtask, task
@@ -434,3 +434,26 @@ async def test_tasks_of_the_same_code_hold_it_once(tmp_path: Path) -> None:
         assert not at.tasks._code and not at.tasks._kept._shared
         at.tasks._kept.drop_unused()
         assert not list(directory.iterdir())
+
+
+async def test_a_candidate_for_the_number_of_workers_is_shown_and_set(tmp_path: Path) -> None:
+    async with serving(tmp_path, pipeline_resize_candidate="few-starts") as at:
+        await at.placed("t")
+        stub: Any = policy_pb2_grpc.PolicyServiceStub(at.master.channel)
+        asked = policy_pb2.ShowPoliciesRequest(policy="few-starts")
+        (one,) = (await stub.ShowPolicies(asked, timeout=TIMEOUT_S)).policies
+        assert (one.kind, one.heuristic, one.mode) == ("resizing", "one-per-task", "shadow")
+        assert one.asked == one.shadowed == one.agreed > 0
+        assert "few_starts:FewStarts" in one.model
+        order = policy_pb2.SetPolicyModeRequest(policy="few-starts", mode="canary-10")
+        assert (await stub.SetPolicyMode(order, timeout=TIMEOUT_S)).mode == "canary-10"
+
+
+def test_a_resize_policy_that_there_is_not_is_refused(tmp_path: Path) -> None:
+    settings = MasterSettings(state_dir=tmp_path, pipeline_resize_policy="nobody")
+    with pytest.raises(InvalidConfig, match="no resize policy is called 'nobody'"):
+        resizing(settings, GuardRegistry())
+    settings = MasterSettings(state_dir=tmp_path, pipeline_resize_candidate="few-starts")
+    guards = GuardRegistry()
+    resizing(settings, guards)
+    assert [x.policy for x in guards.statuses(0.0)] == ["few-starts"]

@@ -19,16 +19,17 @@ def install_package(
     package: str,
     source: str,
     points: dict[str, str],
+    group: str = policies.GROUP,
 ) -> None:
-    """``points``: the entry points, by the policy's name. The test is to drop ``package`` from
-    ``sys.modules``."""
+    """``points``: the entry points of ``group``, by the policy's name. The test is to drop
+    ``package`` from ``sys.modules``."""
     folder = directory / package
     info = folder / f"{package}-1.0.dist-info"
     info.mkdir(parents=True)
     (folder / f"{package}.py").write_text(source)
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
     parser = configparser.ConfigParser(delimiters=("=",))
-    parser[policies.GROUP] = points
+    parser[group] = points
     with (info / "entry_points.txt").open("w") as file:
         parser.write(file)
     monkeypatch.syspath_prepend(folder)

@@ -195,6 +195,7 @@ CAUGHT_UNDER: dict[Callable[[pytest.MonkeyPatch], None], Plan] = {
     pipelines.ends_are_forgotten: pipelines.busy_workers(1),
     pipelines.workloads_that_do_not_end: pipelines.busy_workers(0),
     pipelines.workers_that_do_not_yield: pipelines.few_cores(0),
+    pipelines.whatever_a_candidate_says: pipelines.odd_sizes(0),
 }
 
 

@@ -1,6 +1,6 @@
-"""One resource unit with its stacked queues: a stream queue over a batch queue.
+"""One resource unit with its stacked queues: a stream queue over a batch queue over what yields.
 
-Both queues share the unit's resources. A container *waits* or *runs*. Whenever capacity may have
+All share the unit's resources. A container *waits* or *runs*. Whenever capacity may have
 appeared, ``startable`` returns what starts, in one discipline for the node, the master's table and
 the wait estimate:
 

@@ -50,7 +50,7 @@ _EPOCHS = 1 << 20
 
 def attempts_before(epoch: int) -> int:
     """What a master adds to its own numbers of attempts on the wire, so that a worker that still
-    has a task of an earlier one, under an id that a client has reused, can tell them apart."""
+    has a task of an earlier one, under an id that a client has reused, can distinguish them."""
     return epoch % _EPOCHS * ATTEMPTS_MAX
 
 

@@ -66,7 +66,7 @@ OPENING_TIMEOUT_S = 15.0
 ASKED_MAX = 60
 _ASK_AGAIN_S = 1.0
 _FORGOTTEN_AT_ONCE = 100
-_TOLD = (TaskOutcome.DONE, TaskOutcome.FAILED)
+_HEARD = (TaskOutcome.DONE, TaskOutcome.FAILED)
 """Ends that a policy hears of: that of a task which is cancelled says nothing of it."""
 _NUMBERS_A_SECOND = 1_000
 """Workers of a workload that is taken over are numbered from the time of that: of those that an
@@ -569,7 +569,7 @@ class PipelinesCore:
         for command in workload.cluster.handle(event):
             self._out.append(FollowCommand(app_id, command))
             workload.tally.take(command, workload.executor_of)
-            if isinstance(command, m.FinishTask) and command.outcome in _TOLD:
+            if isinstance(command, m.FinishTask) and command.outcome in _HEARD:
                 self._resizing.ended(
                     command.task_id, now=event.now, response_s=command.response_s,
                     ok=command.outcome is TaskOutcome.DONE,

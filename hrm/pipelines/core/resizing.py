@@ -62,7 +62,7 @@ class OnePerTask:
 
 
 class Resizing(Protocol):
-    """A policy in use, alone or next to a candidate, and what it is told of the tasks."""
+    """A policy in use, alone or next to a candidate, and what it gets to know of the tasks."""
 
     def workers(self, application_id: ApplicationId, view: WorkloadView, now: float) -> int:
         """See ``ResizePolicy.workers``."""

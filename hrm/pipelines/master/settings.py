@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import time
+
 from hrm.config import MasterSettings
 from hrm.core.vocabulary.workload_bounds import WorkloadBounds
 from hrm.errors import InvalidConfig, NotFound
 from hrm.master.policy_service import cluster_policy
 from hrm.pipelines.core.model import ClusterPolicy
+from hrm.pipelines.core.resizing import Resizing
+from hrm.pipelines.policies.resizing import with_candidate
+from hrm.pipelines.policies.resizing.guarded import GuardedResizing
 from hrm.policies.guard import GuardRegistry
 
-__all__ = ["bounds_of_workloads", "pipeline_policy"]
+__all__ = ["bounds_of_workloads", "pipeline_policy", "resizing"]
 
 
 def pipeline_policy(settings: MasterSettings, guards: GuardRegistry, *, seed: int) -> ClusterPolicy:
@@ -28,6 +33,22 @@ def pipeline_policy(settings: MasterSettings, guards: GuardRegistry, *, seed: in
         )
     except NotFound as error:
         raise InvalidConfig(f"pipeline_policy: {error.message}") from error
+
+
+def resizing(settings: MasterSettings, guards: GuardRegistry) -> Resizing:
+    """What says how many workers a workload wants; a candidate is registered with ``guards``.
+
+    Raises:
+        InvalidConfig: there is no policy of a name, or it is that of a policy of another kind.
+    """
+    found = with_candidate(
+        settings.pipeline_resize_policy,
+        settings.pipeline_resize_candidate,
+        clock_s=time.thread_time,
+    )
+    if isinstance(found, GuardedResizing):
+        guards.add(found.guard)
+    return found
 
 
 def bounds_of_workloads(settings: MasterSettings) -> WorkloadBounds:

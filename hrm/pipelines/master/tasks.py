@@ -32,12 +32,13 @@ from hrm.master.node_policies import NodePolicies
 from hrm.pipelines.core import cluster_messages as m
 from hrm.pipelines.core.cluster import ClusterBounds, PipelineCluster, TaskRecord
 from hrm.pipelines.core.cluster_size import has_gpus, staying
+from hrm.pipelines.core.end_writes import EndWrites
 from hrm.pipelines.core.model import ClusterPolicy, PipelineSpec, TaskId, TaskSpec
 from hrm.pipelines.core.node_messages import TaskOutcome
 from hrm.pipelines.core.pipelines_core import PipelinesCore
 from hrm.pipelines.core.recovery import take_over
+from hrm.pipelines.core.resizing import Resizing
 from hrm.pipelines.core.table import NodeRow
-from hrm.pipelines.core.task_ends import TaskEnds
 from hrm.pipelines.core.workload import WorkerSize, WorkloadKey, size_for, workload_id
 from hrm.pipelines.master.estimates import EstimatesOfUsers
 from hrm.pipelines.master.hosting import WorkloadHost
@@ -77,8 +78,10 @@ class PipelineTasks:
         *,
         policy: ClusterPolicy,
         token_of: Callable[[str, str], str],
+        resizing: Resizing | None = None,
     ) -> None:
-        """``token_of``: the token that an application has of its own, by its id and its user.
+        """``token_of``: the token that an application has of its own, by its id and its user;
+        ``resizing``: how many workers a workload wants.
 
         Raises:
             InvalidConfig: the stored modes of node policies are damaged.
@@ -100,6 +103,7 @@ class PipelineTasks:
             bounds_of_workloads(settings),
             epoch=lambda: master.core.epoch,
             staying=partial(staying, master.core.master_state),
+            resizing=resizing,
         )
         self.host = WorkloadHost(master, self.workloads, token_of, self._follow)
         directory: Path = settings.state_dir / "pipelines"
@@ -109,7 +113,7 @@ class PipelineTasks:
         self.streams: dict[NodeName, WorkerStream] = {}
         self.policies = NodePolicies(settings.state_dir, self._order_all)
         self._ids = itertools.count(1)
-        self._ends = TaskEnds[tuple[NodeName, pb.PipelineAttempt]]()
+        self._ends = EndWrites[tuple[NodeName, pb.PipelineAttempt]]()
         self._writes: set[asyncio.Task[None]] = set()
         self._cleaned_s = clock.now()
         self._watchers = WatchedTasks()

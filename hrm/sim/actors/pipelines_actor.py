@@ -26,6 +26,7 @@ from hrm.errors import AlreadyExists, HrmError, LimitReached, NotFound, Unavaila
 from hrm.pipelines.core import cluster_messages as m
 from hrm.pipelines.core.cluster import ClusterBounds, LeastWait, PipelineCluster, TaskRecord
 from hrm.pipelines.core.cluster_size import staying
+from hrm.pipelines.core.end_writes import EndWrites
 from hrm.pipelines.core.model import TaskId, TaskSpec
 from hrm.pipelines.core.node_messages import (
     EndTask,
@@ -41,11 +42,11 @@ from hrm.pipelines.core.pipelines_core import (
     WorkloadStep,
 )
 from hrm.pipelines.core.recovery import take_over
-from hrm.pipelines.core.task_ends import TaskEnds
 from hrm.pipelines.core.workload import WorkloadKey, workload_id
 from hrm.runtime.master import MasterRuntime
 from hrm.sim.actors.pipeline_estimates import PlainEstimates
 from hrm.sim.actors.pipeline_messages import AcknowledgeEnd, PlaceAttempt, Welcome, WorkerJoins
+from hrm.sim.actors.pipeline_resizing import wild_resizing
 from hrm.sim.faults.network import Stream
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ class PipelinesActor:
         self._calls = itertools.count(1)
         self._openings: dict[int, tuple[TaskSpec, WorkloadKey, Callable[[Any], None]]] = {}
         self._live: dict[TaskId, TaskOnDisk] = {}
-        self._ends = TaskEnds[tuple[NodeName, AcknowledgeEnd]]()
+        self._ends = EndWrites[tuple[NodeName, AcknowledgeEnd]]()
         self._writes: list[tuple[TaskId, TaskOnDisk | None, Callable[[], None]]] = []
         self._batch = 0
         self._busy = False
@@ -96,6 +97,7 @@ class PipelinesActor:
             self._world.plan.workload_bounds,
             epoch=lambda: life.core.epoch,
             staying=partial(staying, life.core.master_state),
+            resizing=wild_resizing(self._world),
         )
 
     def _new_cluster(self, key: WorkloadKey, ended: dict[TaskId, TaskRecord]) -> PipelineCluster:

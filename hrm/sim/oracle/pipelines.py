@@ -148,6 +148,9 @@ class PipelineChecks:
         for workload in workloads.live.values():
             self._placed_once(workloads, workload)
             of_worker |= dict.fromkeys(workload.workers, workload)
+            requested = sum(not (x.released or x.adopted) for x in workload.workers.values())
+            if requested > workloads.bounds.workers_max:
+                self._violated(f"{workload.application_id} has requested {requested} workers")
             rows = workload.cluster.table.nodes
             for name in [x for x in rows if ContainerId(x) not in workload.workers]:
                 self._violated(f"{name} is a node of {workload.application_id}, and no worker")

@@ -22,6 +22,7 @@ from hrm.pipelines.core.cluster import ClusterBounds, LeastWait, PipelineCluster
 from hrm.pipelines.core.cluster_size import staying
 from hrm.pipelines.core.model import PipelineSpec, TaskId
 from hrm.pipelines.core.node_messages import EndTask, NodeCapacity, TaskOutcome
+from hrm.pipelines.core.resizing import Resizing
 from hrm.pipelines.core.workload import WorkerSize, WorkloadKey, workload_id
 from hrm.testing.virtual import VirtualCluster
 from tests.core.pipeline.building import pipeline, subtask, task
@@ -34,7 +35,7 @@ SMALL = WorkerSize(1, 1024)
 class Pool:
     """``connected``: workers that run and have connected. Tasks run until ``finish``."""
 
-    def __init__(self, virtual: VirtualCluster) -> None:
+    def __init__(self, virtual: VirtualCluster, resizing: Resizing | None = None) -> None:
         self.virtual = virtual
         self.connects = True
         self.connected: dict[ContainerId, ApplicationId] = {}
@@ -48,6 +49,7 @@ class Pool:
             self._new_id,
             epoch=lambda: virtual.master.master_state.epoch,
             staying=lambda key: staying(virtual.master.master_state, key),
+            resizing=resizing,
         )
 
     def _new_cluster(self, key: WorkloadKey, ended: dict[TaskId, TaskRecord]) -> PipelineCluster:

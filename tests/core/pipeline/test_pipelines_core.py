@@ -14,7 +14,10 @@ from hrm.core.vocabulary.workload_bounds import WorkloadBounds
 from hrm.errors import AlreadyExists, HrmError, InvalidRequest, NotFound
 from hrm.pipelines.core.model import Device
 from hrm.pipelines.core.node_messages import TaskOutcome
+from hrm.pipelines.core.resizing import InForce, OnePerTask, WorkloadView
 from hrm.pipelines.core.workload import WorkerSize, size_for
+from hrm.pipelines.policies.resizing.guarded import GuardedResizing
+from hrm.policies.guard import GuardMode
 from hrm.testing.virtual import VirtualCluster, unit
 from tests.core.pipeline.building import GPU, pipeline, subtask, task
 from tests.core.pipeline.pool import SMALL, Pool
@@ -257,3 +260,42 @@ def test_what_a_worker_needs_follows_from_the_steps() -> None:
     assert WorkerSize(2, 1024, 1000).slots == 3
     assert issubclass(InvalidRequest, HrmError)
     assert task("x").workload_class is WorkloadClass.BATCH
+
+
+def test_it_wants_as_many_workers_as_its_policy_says() -> None:
+    class Two:
+        name = "two"
+
+        def workers(self, view: WorkloadView) -> int:
+            return min(2, view.tasks)
+
+    here = Pool(VirtualCluster([unit("n0", 4), unit("n1", 4)]), resizing=InForce(Two()))
+    app = here.submit(*(f"t{x}" for x in range(10)))
+    here.advance(5)
+    assert here.virtual.states(app) == {"running": 2}
+    assert "2 of 2 workers run" in here.workloads.explain(here.task_id("t9"))
+    here.finish_all()
+    assert set(here.outcomes.values()) == {TaskOutcome.DONE}
+
+
+def test_a_candidate_hears_how_the_tasks_of_its_workloads_have_fared() -> None:
+    class Some:
+        name = "some"
+
+        def workers(self, view: WorkloadView) -> int:
+            return min(4, view.tasks)
+
+    both = GuardedResizing(
+        "some", Some(), OnePerTask(), origin="here", clock_s=lambda: 0.0, mode=GuardMode.ON
+    )
+    here = Pool(VirtualCluster([unit("n0", 4), unit("n1", 4)]), resizing=both)
+    app = here.submit(*(f"t{x}" for x in range(6)))
+    here.advance(3)
+    assert both.guard.status(here.virtual.now).learned > 0
+    assert here.virtual.states(app)["running"] == 4
+    here.finish_all()
+    here.submit("late")
+    here.advance(2)
+    here.finish_all()
+    status = both.guard.status(here.virtual.now)
+    assert (status.compared, status.reference_compared) == (1, 0), "of the first six none had ended"

@@ -100,7 +100,7 @@ def test_features_have_the_fields_that_they_report() -> None:
     assert np.array_equal(features[:, NODE_FIELDS.index("gpu_memory")], view.gpu_memory)
     wait = np.log1p(view.expected_wait_s) / np.log1p(600.0)
     assert features[:, NODE_FIELDS.index("expected_wait")] == pytest.approx(wait, rel=1e-5)
-    task = task_of(size_mb=400.0, workload=WorkloadClass.STREAM)
+    task = task_of(size_mb=400.0, workload_class=WorkloadClass.STREAM)
     values = dict(zip(TASK_FIELDS, task_features(task, view, TYPES, 64), strict=True))
     assert [values[f"type_{n}"] for n in range(4)] == [0, 0, 0, 1]
     assert (values["size"], values["stream"], values["nodes"]) == pytest.approx((1, 1, 1))

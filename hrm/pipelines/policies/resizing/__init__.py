@@ -46,7 +46,7 @@ def load(name: str, setting: str = SETTING) -> ResizePolicy:
 
 def with_candidate(name: str, candidate: str, *, clock_s: Callable[[], float]) -> Resizing:
     """The policy ``name`` alone, or, where ``candidate`` names another, both under a guard. A
-    candidate that does not load is told of where it is shown; it keeps no master from starting.
+    candidate that does not load keeps no master from starting: where it is shown, the cause is.
 
     Raises:
         InvalidConfig: no package provides one of them, two do, or both are the same.

@@ -1,7 +1,7 @@
 """Ends of tasks on their way to the disk: nobody gets to know one before it is there.
 
 A worker keeps what it knows of a task, and a client waits for its end, until then: a master that
-dies before has neither told nor lost it.
+dies before has neither reported nor lost it.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from typing import Generic, TypeVar
 
 from hrm.pipelines.core.model import TaskId
 
-__all__ = ["TaskEnds"]
+__all__ = ["EndWrites"]
 
 _Acknowledgement = TypeVar("_Acknowledgement")
 
 
-class TaskEnds(Generic[_Acknowledgement]):
+class EndWrites(Generic[_Acknowledgement]):
     """Those that are being written, and the acknowledgements to workers that wait for that."""
 
     def __init__(self) -> None:
