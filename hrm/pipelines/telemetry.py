@@ -1,7 +1,9 @@
 """What this machine, and the process of one subtask, use: cores, memory, network, GPUs.
 
-``Sampler`` is the node's telemetry; a GPU that NVML does not report is assumed to be as busy as
-predicted for its runs. ``Profiler`` measures a run from outside.
+``Sampler`` is a worker's telemetry; a GPU that NVML does not report is assumed to be as busy as
+predicted for its runs. How busy a GPU is, is a matter of all who share it, Spark's executors among
+them; of its memory a worker has its own part, so only what its own processes use counts there.
+``Profiler`` measures a run from outside.
 
 Cores and host memory come from procfs, over the process and all below it; a GPU's figures from
 NVML, by process where the driver reports them so. NVML's memory utilisation, the share of time in
@@ -16,6 +18,7 @@ Source: LDWP + IAWP, table 2.
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -24,7 +27,7 @@ import psutil
 import pynvml
 import structlog
 
-from hrm.agent.gpu.readings import capacity_and_used_bytes
+from hrm.agent.gpu.readings import memory_by_process
 from hrm.pipelines.core.node_messages import LoadSampled
 
 __all__ = ["Profiler", "Sampler"]
@@ -70,13 +73,15 @@ class Sampler:
         )
 
     def _gpus(self) -> list[tuple[float, float]]:
-        """Of each GPU the share of time in which kernels ran, and MiB in use; [] unless NVML
-        reports all of them."""
+        """Of each GPU the share of time in which kernels ran, and MiB that this process and those
+        below it use, 0 where the driver does not say; [] unless NVML reports all of them."""
         if not self._sampled:
             return []
         try:
             # A handle does not outlive a reloaded driver.
-            found = [_gpu(pynvml.nvmlDeviceGetHandleByIndex(index)) for index in self._numbers]
+            handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in self._numbers]
+            own = {os.getpid(), *(x.pid for x in psutil.Process().children(recursive=True))}
+            found = [_gpu(handle, own) for handle in handles]
         except pynvml.NVMLError as error:
             if not self._failed:
                 _log.warning("GPUs are not sampled", why=str(error))
@@ -89,9 +94,10 @@ class Sampler:
         return found
 
 
-def _gpu(handle: Any) -> tuple[float, float]:
+def _gpu(handle: Any, pids: set[int]) -> tuple[float, float]:
     rates = pynvml.nvmlDeviceGetUtilizationRates(handle)
-    return rates.gpu / 100, capacity_and_used_bytes(handle)[1] / _MIB
+    used = [size for pid, size in memory_by_process(handle).items() if pid in pids]
+    return rates.gpu / 100, sum(size or 0 for size in used) / _MIB
 
 
 def _open_again() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -144,8 +145,9 @@ def test_nvmls_figures_of_the_process_are_taken_and_no_others(
 
 @pytest.fixture
 def driver(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """A driver that fails while its ``error`` is set. It keeps 60 MiB of the card for itself."""
-    state: dict[str, Any] = {"error": None, "opened": 0}
+    """A driver that fails while its ``error`` is set. Besides this process others use the card."""
+    sizes = {os.getpid(): 400 << 20, 1: 500 << 20}
+    state: dict[str, Any] = {"error": None, "opened": 0, "sizes": sizes}
 
     def opened() -> None:
         state["opened"] += 1
@@ -155,21 +157,37 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
             raise pynvml.NVMLError(state["error"])
         return SimpleNamespace(gpu=80, memory=30)
 
-    def memory(_handle: int, version: int | None = None) -> SimpleNamespace:
-        assert version == pynvml.nvmlMemory_v2
-        return SimpleNamespace(total=1000 << 20, reserved=60 << 20, used=400 << 20)
+    def processes(_handle: int) -> list[SimpleNamespace]:
+        found = state["sizes"].items()
+        return [SimpleNamespace(pid=pid, usedGpuMemory=size) for pid, size in found]
+
+    def none(_handle: int) -> list[SimpleNamespace]:
+        return []
 
     monkeypatch.setattr(pynvml, "nvmlInit", opened)
     monkeypatch.setattr(pynvml, "nvmlShutdown", lambda: None)
     monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByIndex", lambda index: index)
     monkeypatch.setattr(pynvml, "nvmlDeviceGetUtilizationRates", rates)
-    monkeypatch.setattr(pynvml, "nvmlDeviceGetMemoryInfo", memory)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetComputeRunningProcesses", processes)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetMPSComputeRunningProcesses", none)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetGraphicsRunningProcesses", none)
     return state
 
 
-def test_a_gpu_is_sampled_with_what_programs_use_of_it(driver: dict[str, Any]) -> None:
+def test_a_gpu_is_sampled_with_what_the_worker_uses_of_its_memory(driver: dict[str, Any]) -> None:
+    """Others have parts of their own: theirs would leave nothing of the worker's."""
     sample = Sampler([0]).sample(1.0)
     assert (sample.gpu_utilisation, sample.gpu_memory_used_mib) == ((0.8,), (400.0,))
+    driver["sizes"][os.getpid()] = None
+    assert Sampler([0]).sample(1.0).gpu_memory_used_mib == (0.0,), "the driver does not say"
+    del driver["sizes"][os.getpid()]
+    assert Sampler([0]).sample(1.0).gpu_memory_used_mib == (0.0,)
+
+
+def test_what_steps_use_of_a_gpu_is_the_workers(driver: dict[str, Any], start: Start) -> None:
+    child = start(IDLE)
+    driver["sizes"] = {child.pid: 100 << 20, os.getpid(): 20 << 20, 1: 500 << 20}
+    assert Sampler([0]).sample(1.0).gpu_memory_used_mib == (120.0,)
 
 
 def test_a_gpu_whose_driver_fails_is_not_reported_as_idle(

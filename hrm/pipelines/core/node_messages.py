@@ -193,7 +193,8 @@ class SubtaskProfiled:
 class LoadSampled:
     """Telemetry: shares 0..1 of the node, and of each GPU in the order of its cards.
 
-    ``gpu_memory_used_mib`` counts all processes on the card. Empty tuples: not available.
+    ``gpu_utilisation`` is that of all who share the card, ``gpu_memory_used_mib`` what is used of
+    the node's own part of its memory. Empty tuples: not available.
     """
 
     now: float
