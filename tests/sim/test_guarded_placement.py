@@ -5,7 +5,7 @@ They decide in every life of the master, next to the policy that the seed has dr
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from random import Random
 from typing import Any
 
@@ -18,7 +18,8 @@ from hrm.policies.guard import GuardBounds, GuardMode
 from hrm.policies.guarded import PlacementGuard
 from hrm.sim.actors import master
 from hrm.sim.actors.policies import POLICIES, load
-from hrm.sim.run import run_seed
+from hrm.sim.run import Result, run_plan, run_seed
+from tests.sim.planted.yielding import beside_what_yields
 
 SEEDS = range(6)
 BOUNDS = GuardBounds(blind_share=1.0)
@@ -77,13 +78,20 @@ def asked(guards: Guards) -> int:
     return sum(guard.guard.status(0.0).asked for guard in guards)
 
 
+def runs() -> Iterator[Result]:
+    """Of plans of all kinds, and of some in which what runs yields, so that policies are asked in
+    steps."""
+    yield from map(run_seed, SEEDS)
+    yield from (run_plan(beside_what_yields(seed)) for seed in SEEDS)
+
+
 @pytest.mark.parametrize("mode", [GuardMode.SHADOW, GuardMode.CANARY_50, GuardMode.ON])
 def test_a_hostile_candidate_breaks_nothing(
     monkeypatch: pytest.MonkeyPatch, mode: GuardMode
 ) -> None:
     guards = put_around(monkeypatch, Hostile, mode)
-    for seed in SEEDS:
-        assert run_seed(seed).violations == ()
+    for result in runs():
+        assert result.violations == ()
     reasons = {reason for each in guards for reason in each.guard.status(0.0).fallbacks}
     assert reasons >= {"fault", "wrong-shape", "unplaced", "infeasible"}
     learned = sum(guard.guard.status(0.0).learned for guard in guards)
@@ -91,9 +99,9 @@ def test_a_hostile_candidate_breaks_nothing(
 
 
 def test_in_shadow_even_a_hostile_one_changes_no_event(monkeypatch: pytest.MonkeyPatch) -> None:
-    alone = [run_seed(seed).log_hash for seed in SEEDS]
+    alone = [x.log_hash for x in runs()]
     guards = put_around(monkeypatch, Hostile, GuardMode.SHADOW)
-    assert [run_seed(seed).log_hash for seed in SEEDS] == alone
+    assert [x.log_hash for x in runs()] == alone
     assert asked(guards) > 100
 
 
@@ -101,13 +109,13 @@ def test_one_that_chooses_as_the_policy_in_force_changes_no_event_either(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """All that HRM's own policies choose passes the checks, and is reserved as they reserve it."""
-    alone = [run_seed(seed).log_hash for seed in SEEDS]
+    alone = [x.log_hash for x in runs()]
     named: dict[object, str] = {kind: name for name, kind in POLICIES.items()}
 
     def again(in_force: PlacementPolicy, index: int) -> PlacementPolicy:
         return load(named[type(in_force)], index)
 
     guards = put_around(monkeypatch, again, GuardMode.ON)
-    assert [run_seed(seed).log_hash for seed in SEEDS] == alone
+    assert [x.log_hash for x in runs()] == alone
     assert [each.guard.status(0.0).fallbacks for each in guards] == [{}] * len(guards)
     assert sum(each.guard.status(0.0).learned for each in guards) == asked(guards) > 100

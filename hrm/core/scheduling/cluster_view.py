@@ -133,8 +133,9 @@ class ClusterView(TableColumns):
         self.open = self._allowed = self._open
 
     def follow(self, other: ClusterView) -> None:
-        """Be as ``other``, a view of the same state, is now, with its tentative reservations and
-        the rows that it has closed; without sharing anything that either may write."""
+        """Be as ``other``, a view of the same state, is now, with its tentative reservations, what
+        it supposes and the rows that it has closed; without sharing anything that either may
+        write."""
         assert other._state is self._state, "a view follows others of its own state"
         self.renew()
         if other._reduced:
@@ -145,6 +146,9 @@ class ClusterView(TableColumns):
         self._added.update((row, list(added)) for row, added in other._added.items())
         self._together.extend(other._together)
         self._avoided, self._suited = other._avoided, other._suited
+        self._coming = None if other._coming is None else other._coming.copy()
+        self._spare.update(other._spare)
+        self._supposed = other._supposed
         self._allowed = _sealed(other._allowed.copy())
         self.open = _sealed(other.open.copy())
 
