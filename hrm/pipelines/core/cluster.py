@@ -158,6 +158,9 @@ class PipelineCluster:
                 why = "it may be at a worker that has not come back yet"
                 self.tasks[task_id] = TaskRecord(event.task, why=why)
                 self.away[task_id] = event.until_s
+            case m.RecoveryEnded():
+                self.away = dict.fromkeys(self.away, event.now)
+                self._expect_no_more(event.now)
             case m.CancelAsked():
                 self._cancel(event)
             case m.NodeJoined():

@@ -29,6 +29,7 @@ __all__ = [
     "NodeLost",
     "PipelineNodeReported",
     "PlaceTask",
+    "RecoveryEnded",
     "ReportPlacement",
     "ReportTiming",
     "SubtaskReported",
@@ -74,6 +75,13 @@ class TaskRecovered:
     now: float
     task: TaskSpec
     until_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecoveryEnded:
+    """All nodes are back that can have a task of an earlier master."""
+
+    now: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,6 +164,7 @@ class ClusterTicked:
 ClusterEvent = (
     TaskSubmitted
     | TaskRecovered
+    | RecoveryEnded
     | CancelAsked
     | NodeJoined
     | NodeLost

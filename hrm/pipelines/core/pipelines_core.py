@@ -18,8 +18,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import TypeAlias
 
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
@@ -49,15 +47,12 @@ from hrm.pipelines.core.cluster import (
 )
 from hrm.pipelines.core.model import TaskId, TaskSpec
 from hrm.pipelines.core.node_messages import TaskOutcome
+from hrm.pipelines.core.pool_facts import Alone, PoolFacts
 from hrm.pipelines.core.resizing import InForce, OnePerTask, Resizing
 from hrm.pipelines.core.workload import Worker, Workload, WorkloadKey, registration
+from hrm.pipelines.core.workload_steps import CompleteOpening, FollowCommand, WorkloadStep
 
-__all__ = [
-    "CompleteOpening",
-    "FollowCommand",
-    "PipelinesCore",
-    "WorkloadStep",
-]
+__all__ = ["PipelinesCore"]
 
 _SESSION = 1
 """Nothing else attaches to a workload."""
@@ -74,27 +69,6 @@ earlier master has requested last there may be no record, and they may run on no
 come back. Nor does an epoch set masters apart, where a store is an older copy."""
 
 
-@dataclass(frozen=True, slots=True)
-class CompleteOpening:
-    """The answer to ``PipelinesCore.open``."""
-
-    call_id: int
-    result: ApplicationId | HrmError
-
-
-@dataclass(frozen=True, slots=True)
-class FollowCommand:
-    """A command of the workload's ``PipelineCluster``."""
-
-    application_id: ApplicationId
-    command: m.ClusterCommand
-
-
-WorkloadStep: TypeAlias = (
-    SubmitToMaster | CallMaster | Listen | StopListening | CompleteOpening | FollowCommand
-)
-
-
 class PipelinesCore:
     """All workloads of one master.
 
@@ -107,17 +81,14 @@ class PipelinesCore:
         new_cluster: Callable[[WorkloadKey, dict[TaskId, TaskRecord]], PipelineCluster],
         new_id: Callable[[float], ApplicationId],
         bounds: WorkloadBounds | None = None,
-        epoch: Callable[[], int] = lambda: 0,
-        staying: Callable[[WorkloadKey], float] = lambda _key: math.inf,
+        facts: PoolFacts | None = None,
         resizing: Resizing | None = None,
     ) -> None:
-        """``new_cluster``: of a key, and the ended tasks of all; ``epoch``: of the master's core
-        now; ``staying``: how many of its workers a workload keeps when others want what they hold:
-        those beyond yield (``hrm.core.queue.yielding``); ``resizing``: how many it wants."""
+        """``new_cluster``: of a key, and the ended tasks of all; ``facts``: what is so in the
+        cluster; ``resizing``: how many workers a workload wants."""
         self._new_cluster = new_cluster
         self._new_id = new_id
-        self._epoch = epoch
-        self._staying = staying
+        self._facts = facts or Alone()
         self._resizing = resizing or InForce(OnePerTask())
         self.bounds = bounds or WorkloadBounds()
         self.live: dict[ApplicationId, Workload] = {}
@@ -255,6 +226,9 @@ class PipelinesCore:
         cluster = self._new_cluster(key, self.ended)
         workload = Workload(application_id, key, cluster, idle_since_s=now)
         workload.count = int(now * _NUMBERS_A_SECOND)
+        workload.tally.recover(
+            self.ended[x] for x, app_id in self.of_ended.items() if app_id == application_id
+        )
         self._by_key[key] = self.live[application_id] = workload
         for task in tasks:
             until_s = now + self.bounds.recovery_s
@@ -302,6 +276,10 @@ class PipelinesCore:
         if isinstance(event, m.TaskEnded) and event.end.outcome is TaskOutcome.DONE:
             workload.failures = 0
         self._feed(workload, event)
+        if isinstance(event, m.NodeJoined):
+            if worker.leaves:
+                self._feed(workload, m.NodeAway(now=event.now, name=event.capacity.name))
+            self._end_recovery(workload, event.now)
         self._adjust(workload, event.now)
         return self._flush()
 
@@ -345,6 +323,8 @@ class PipelinesCore:
             self._feed(workload, m.ClusterTicked(now=now))
             self._report_progress(workload, now)
             self._release_lost(workload, now)
+            self._leave_drained(workload, now)
+            self._end_recovery(workload, now)
             self._ask_again(workload, now)
             for call_id in [x for x, until_s in workload.openings.items() if now >= until_s]:
                 del workload.openings[call_id]
@@ -371,7 +351,7 @@ class PipelinesCore:
             workload.attaching = True
             attach = e.ApplicationAttached(
                 now=now, call_id=0, application_id=app_id, session=_SESSION,
-                epoch=self._epoch(), owner=MASTER,
+                epoch=self._facts.epoch, owner=MASTER,
             )  # fmt: skip
             self._ask(workload, attach)
             return
@@ -433,7 +413,7 @@ class PipelinesCore:
                 workers[ContainerId(name)].busy_at_s = now
         if cluster.tasks:
             workload.idle_since_s = now
-        has = [x for x in workers.values() if not x.released]
+        has = [x for x in workers.values() if not (x.released or x.leaves)]
         wanted = workload.size(self._resizing, self.bounds.workers_max, now)
         if len(has) < wanted:
             running = sum(x.runs for x in has)
@@ -444,11 +424,13 @@ class PipelinesCore:
             self._release_idle(workload, has, len(has) - wanted, now)
         is_over = not workers and now - workload.idle_since_s >= self.bounds.workload_idle_s
         if is_over and not workload.openings:
-            self._end(workload, TaskOutcome.DONE, "it has no task any more", now)
+            self._end(workload, *workload.tally.verdict(), now)
 
     def _request(self, workload: Workload, many: int, now: float) -> None:
         requests = []
-        keeps = self._staying(workload.key) - sum(not x.yields for x in workload.workers.values())
+        keeps = self._facts.staying(workload.key) - sum(
+            not x.yields for x in workload.workers.values()
+        )
         if workload.key.workload_class is WorkloadClass.STREAM:
             many = int(min(many, max(0, keeps)))  # a stream yields to none
         for number in range(many):
@@ -520,6 +502,28 @@ class PipelinesCore:
         if never:
             where = ", ".join(sorted({x.node for x in never}))
             self._failed(workload, len(never), f"not connected to the master, on {where}", now)
+
+    def _leave_drained(self, workload: Workload, now: float) -> None:
+        """One whose node is drained gets nothing new, and goes when it has done what it has."""
+        rows, idle = workload.cluster.table.nodes, list[Worker]()
+        for worker in workload.workers.values():
+            if worker.released or not (worker.leaves or self._facts.is_draining(worker.node)):
+                continue
+            name = NodeName(worker.container_id)
+            if not worker.leaves:
+                worker.leaves = True
+                self._feed(workload, m.NodeAway(now=now, name=name))
+            if worker.runs and not (name in rows and rows[name].placed):
+                idle.append(worker)
+        self._release(workload, idle, "its node is drained", now)
+
+    def _end_recovery(self, workload: Workload, now: float) -> None:
+        """Once all nodes are back, and all workers that run there, no task comes with another."""
+        if not workload.cluster.away or not workload.started or self._facts.recovering:
+            return
+        awaited = (x for x in workload.workers.values() if x.adopted and not x.released)
+        if all(x.runs for x in awaited):
+            self._feed(workload, m.RecoveryEnded(now=now))
 
     def _changed(self, workload: Workload, status: ContainerStatus, now: float) -> None:
         worker = workload.workers.get(status.container_id)

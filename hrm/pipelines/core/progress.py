@@ -6,11 +6,12 @@ application do, so that run times are learned by pipeline, step, platform and co
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from hrm.core.vocabulary.model import ExecutorTasks, Progress
 from hrm.pipelines.core import cluster_messages as m
+from hrm.pipelines.core.cluster import TaskRecord
 from hrm.pipelines.core.node_messages import RunOutcome, TaskOutcome
 
 __all__ = ["Tally"]
@@ -41,6 +42,25 @@ class Tally:
                     self.ran_s += sum(x.ran_s for x in command.timings)
                 else:
                     self.failed += 1
+
+    def recover(self, records: Iterable[TaskRecord]) -> None:
+        """Count what had ended under an earlier master, as far as it is known."""
+        for record in records:
+            if record.outcome is TaskOutcome.DONE:
+                self.completed += 1
+                self.ran_s += sum(x.ran_s for x in record.timings)
+            else:
+                self.failed += 1
+
+    def verdict(self) -> tuple[TaskOutcome, str]:
+        """How a workload that has no task any more has ended: it has failed if all of them have."""
+        if not self.failed:
+            return TaskOutcome.DONE, "it has no task any more"
+        tasks = self.completed + self.failed
+        said = f"{self.failed} of {tasks} tasks failed or were cancelled"
+        if self.completed:
+            return TaskOutcome.DONE, f"it has no task any more: {said}"
+        return TaskOutcome.FAILED, said
 
     def report(self, live: int, running: int) -> tuple[Progress, tuple[ExecutorTasks, ...]] | None:
         """What has changed since the latest report, with ``live`` tasks of which so many are at

@@ -9,8 +9,9 @@ from hrm.core.messages import events as e
 from hrm.core.messages.hosted import SubmitToMaster
 from hrm.core.vocabulary.model import WORKLOAD_PREFIX, ApplicationId, ApplicationState
 from hrm.pipelines.core.model import TaskSpec
-from hrm.pipelines.core.pipelines_core import PipelinesCore, WorkloadStep
+from hrm.pipelines.core.pipelines_core import PipelinesCore
 from hrm.pipelines.core.workload import WorkloadKey
+from hrm.pipelines.core.workload_steps import WorkloadStep
 
 __all__ = ["take_over"]
 

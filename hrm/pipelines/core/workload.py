@@ -74,7 +74,8 @@ class WorkloadKey(NamedTuple):
 class Worker:
     """A container of a workload. ``runs``: it has connected. ``started_at_s``: its container runs
     since then. ``busy_at_s``: when it last had a task, or connected. ``adopted``: an earlier master
-    has requested it, so that it may have a task before it has connected."""
+    has requested it, so that it may have a task before it has connected. ``leaves``: its node is
+    drained."""
 
     container_id: ContainerId
     executor_id: str
@@ -83,6 +84,7 @@ class Worker:
     released: bool = False
     yields: bool = False
     adopted: bool = False
+    leaves: bool = False
     started_at_s: float = math.inf
     busy_at_s: float = math.inf
 
@@ -120,7 +122,7 @@ class Workload:
         return WorkloadView(
             tasks=len(self.cluster.tasks),
             running=sum(len(row.placed) for row in nodes),
-            workers=sum(not x.released for x in self.workers.values()),
+            workers=sum(not (x.released or x.leaves) for x in self.workers.values()),
             slots=self.key.size.slots,
             workers_max=workers_max,
             run_s=tally.ran_s / tally.completed if tally.completed else math.nan,

@@ -23,13 +23,9 @@ from hrm.core.vocabulary.model import ApplicationId, LaunchContext
 from hrm.errors import AlreadyExists, HrmError, LimitReached, NotFound, Unavailable
 from hrm.master.interpreter import Interpreter, NoticeForwarder
 from hrm.pipelines.core import cluster_messages as m
-from hrm.pipelines.core.pipelines_core import (
-    CompleteOpening,
-    FollowCommand,
-    PipelinesCore,
-    WorkloadStep,
-)
+from hrm.pipelines.core.pipelines_core import PipelinesCore
 from hrm.pipelines.core.workload import WorkloadKey
+from hrm.pipelines.core.workload_steps import CompleteOpening, FollowCommand, WorkloadStep
 
 __all__ = ["WorkloadHost"]
 

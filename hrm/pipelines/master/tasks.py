@@ -31,11 +31,11 @@ from hrm.master.interpreter import Interpreter
 from hrm.master.node_policies import NodePolicies
 from hrm.pipelines.core import cluster_messages as m
 from hrm.pipelines.core.cluster import ClusterBounds, PipelineCluster, TaskRecord
-from hrm.pipelines.core.cluster_size import has_gpus, staying
 from hrm.pipelines.core.end_writes import EndWrites
 from hrm.pipelines.core.model import ClusterPolicy, PipelineSpec, TaskId, TaskSpec
 from hrm.pipelines.core.node_messages import TaskOutcome
 from hrm.pipelines.core.pipelines_core import PipelinesCore
+from hrm.pipelines.core.pool_facts import MasterFacts
 from hrm.pipelines.core.recovery import take_over
 from hrm.pipelines.core.resizing import Resizing
 from hrm.pipelines.core.table import NodeRow
@@ -97,12 +97,12 @@ class PipelineTasks:
             node_timeout_s=settings.node_timeout_s,
             ended_kept=settings.pipeline_ended_kept,
         )
+        self._facts = MasterFacts(master.core.master_state)
         self.workloads = PipelinesCore(
             self._new_cluster,
             self._new_id,
             bounds_of_workloads(settings),
-            epoch=lambda: master.core.epoch,
-            staying=partial(staying, master.core.master_state),
+            facts=self._facts,
             resizing=resizing,
         )
         self.host = WorkloadHost(master, self.workloads, token_of, self._follow)
@@ -142,9 +142,7 @@ class PipelineTasks:
 
     def size_of(self, pipeline: PipelineSpec) -> WorkerSize:
         """What a worker for this pipeline needs."""
-        return size_for(
-            pipeline, self.workloads.bounds, has_gpus=has_gpus(self._master.core.master_state)
-        )
+        return size_for(pipeline, self.workloads.bounds, has_gpus=self._facts.has_gpus)
 
     def recover(self) -> None:
         """Take over the tasks of an earlier master, before anything is served. Those that had not

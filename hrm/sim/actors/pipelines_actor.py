@@ -25,7 +25,6 @@ from hrm.core.vocabulary.model import (
 from hrm.errors import AlreadyExists, HrmError, LimitReached, NotFound, Unavailable
 from hrm.pipelines.core import cluster_messages as m
 from hrm.pipelines.core.cluster import ClusterBounds, LeastWait, PipelineCluster, TaskRecord
-from hrm.pipelines.core.cluster_size import staying
 from hrm.pipelines.core.end_writes import EndWrites
 from hrm.pipelines.core.model import TaskId, TaskSpec
 from hrm.pipelines.core.node_messages import (
@@ -35,14 +34,11 @@ from hrm.pipelines.core.node_messages import (
     TaskOutcome,
     TaskWithdrawn,
 )
-from hrm.pipelines.core.pipelines_core import (
-    CompleteOpening,
-    FollowCommand,
-    PipelinesCore,
-    WorkloadStep,
-)
+from hrm.pipelines.core.pipelines_core import PipelinesCore
+from hrm.pipelines.core.pool_facts import MasterFacts
 from hrm.pipelines.core.recovery import take_over
 from hrm.pipelines.core.workload import WorkloadKey, workload_id
+from hrm.pipelines.core.workload_steps import CompleteOpening, FollowCommand, WorkloadStep
 from hrm.runtime.master import MasterRuntime
 from hrm.sim.actors.pipeline_estimates import PlainEstimates
 from hrm.sim.actors.pipeline_messages import AcknowledgeEnd, PlaceAttempt, Welcome, WorkerJoins
@@ -95,8 +91,7 @@ class PipelinesActor:
             self._new_cluster,
             self._new_id,
             self._world.plan.workload_bounds,
-            epoch=lambda: life.core.epoch,
-            staying=partial(staying, life.core.master_state),
+            facts=MasterFacts(life.core.master_state),
             resizing=wild_resizing(self._world),
         )
 

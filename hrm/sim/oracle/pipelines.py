@@ -21,6 +21,7 @@ from hrm.pipelines.core import pipelines_core as w
 from hrm.pipelines.core.model import SubtaskKey, TaskId
 from hrm.pipelines.core.node_messages import EndTask, StartSubtask, TaskOutcome
 from hrm.pipelines.core.workload import Workload
+from hrm.pipelines.core.workload_steps import FollowCommand, WorkloadStep
 
 __all__ = ["PipelineChecks"]
 
@@ -132,7 +133,7 @@ class PipelineChecks:
     def decided(
         self,
         workloads: w.PipelinesCore,
-        steps: Iterable[w.WorkloadStep],
+        steps: Iterable[WorkloadStep],
         steps_of: Callable[[TaskId], set[str]],
         state: MasterState,
     ) -> None:
@@ -140,7 +141,7 @@ class PipelineChecks:
         self.checks += 1
         self._count_cores(state)
         for step in steps:
-            if isinstance(step, w.FollowCommand):
+            if isinstance(step, FollowCommand):
                 self._commanded(workloads, step.command, steps_of)
             elif isinstance(step, SubmitToMaster):
                 self._leaves_half(workloads, step.event, state)

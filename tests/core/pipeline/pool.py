@@ -19,11 +19,12 @@ from hrm.errors import HrmError
 from hrm.pipelines.core import cluster_messages as m
 from hrm.pipelines.core import pipelines_core as w
 from hrm.pipelines.core.cluster import ClusterBounds, LeastWait, PipelineCluster, TaskRecord
-from hrm.pipelines.core.cluster_size import staying
 from hrm.pipelines.core.model import PipelineSpec, TaskId
 from hrm.pipelines.core.node_messages import EndTask, NodeCapacity, TaskOutcome
+from hrm.pipelines.core.pool_facts import MasterFacts
 from hrm.pipelines.core.resizing import Resizing
 from hrm.pipelines.core.workload import WorkerSize, WorkloadKey, workload_id
+from hrm.pipelines.core.workload_steps import CompleteOpening, FollowCommand, WorkloadStep
 from hrm.testing.virtual import VirtualCluster
 from tests.core.pipeline.building import pipeline, subtask, task
 from tests.core.pipeline.running_means import RunningMeans
@@ -47,8 +48,7 @@ class Pool:
         self.workloads = w.PipelinesCore(
             self._new_cluster,
             self._new_id,
-            epoch=lambda: virtual.master.master_state.epoch,
-            staying=lambda key: staying(virtual.master.master_state, key),
+            facts=MasterFacts(virtual.master.master_state),
             resizing=resizing,
         )
 
@@ -88,7 +88,7 @@ class Pool:
             self._carry_out(self.workloads.submit(answer, one, self.virtual.now))
         return answer
 
-    def _carry_out(self, steps: list[w.WorkloadStep]) -> None:
+    def _carry_out(self, steps: list[WorkloadStep]) -> None:
         for step in steps:
             match step:
                 case hosted.SubmitToMaster():
@@ -105,9 +105,9 @@ class Pool:
                     self._heard.setdefault(step.application_id, 0)
                 case hosted.StopListening():
                     self._heard.pop(step.application_id, None)
-                case w.CompleteOpening():
+                case CompleteOpening():
                     self._answers[step.call_id] = step.result
-                case w.FollowCommand():
+                case FollowCommand():
                     self._follow(step.command)
 
     def _follow(self, command: m.ClusterCommand) -> None:
@@ -157,13 +157,13 @@ class Pool:
         assert record is not None
         return record.node
 
-    def finish(self, name: str) -> None:
-        """A task that is at a worker ends well."""
+    def finish(self, name: str, outcome: TaskOutcome = TaskOutcome.DONE) -> None:
+        """A task that is at a worker ends, well if nothing else is said."""
         record = self.workloads.find(TaskId(name))
         assert record is not None
         assert record.node is not None
         end = EndTask(
-            task_id=TaskId(name), attempt=record.attempt, outcome=TaskOutcome.DONE, message="",
+            task_id=TaskId(name), attempt=record.attempt, outcome=outcome, message="",
             timings=(),
         )  # fmt: skip
         event = m.TaskEnded(now=self.virtual.now, name=record.node, end=end)

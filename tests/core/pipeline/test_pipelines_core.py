@@ -9,7 +9,15 @@ import pytest
 from hrm.core.messages import events as e
 from hrm.core.tenancy.queue_spec import spec_from
 from hrm.core.vocabulary.bounds import Bounds
-from hrm.core.vocabulary.model import ContainerEnd, EndCause, Resources, WorkloadClass
+from hrm.core.vocabulary.model import (
+    ApplicationState,
+    ContainerEnd,
+    ContainerState,
+    EndCause,
+    NodeName,
+    Resources,
+    WorkloadClass,
+)
 from hrm.core.vocabulary.workload_bounds import WorkloadBounds
 from hrm.errors import AlreadyExists, HrmError, InvalidRequest, NotFound
 from hrm.pipelines.core.model import Device
@@ -299,3 +307,49 @@ def test_a_candidate_hears_how_the_tasks_of_its_workloads_have_fared() -> None:
     here.finish_all()
     status = both.guard.status(here.virtual.now)
     assert (status.compared, status.reference_compared) == (1, 0), "of the first six none had ended"
+
+
+def test_a_drained_node_gets_no_task_and_its_workers_end() -> None:
+    here = Pool(VirtualCluster([unit("n0", 2), unit("n1", 2)]))
+    app = here.submit("a", "b", "c", "d")
+    here.advance(3)
+    on = {x.container_id: x.node for x in here.virtual.app(app).in_state(ContainerState.RUNNING)}
+    busy = [x for x in "abcd" if on[here.worker_of(x)] == "n0"]  # type: ignore[index]
+    assert len(busy) == 2
+    drain = e.DrainRequested(
+        now=here.virtual.now, call_id=here.virtual.next_call(), nodes=(NodeName("n0"),), undo=False
+    )
+    here.virtual.submit_to_master(drain)
+    here.advance(2)
+    here.submit("late")
+    here.finish(busy[0])
+    here.advance(2)
+    assert here.worker_of("late") is None, "all of n1 is busy, and n0 is drained"
+    here.finish(busy[1])
+    here.advance(3)
+    running = here.virtual.app(app).in_state(ContainerState.RUNNING)
+    assert {x.node for x in running} == {"n1"}
+    here.finish_all()
+    assert set(here.outcomes.values()) == {TaskOutcome.DONE}
+
+
+@pytest.mark.parametrize(
+    ("failing", "state", "message"),
+    [
+        (0, ApplicationState.SUCCEEDED, "it has no task any more"),
+        (1, ApplicationState.SUCCEEDED, "it has no task any more: 1 of 2 tasks failed"),
+        (2, ApplicationState.FAILED, "2 of 2 tasks failed or were cancelled"),
+    ],
+)
+def test_an_application_all_of_whose_tasks_failed_has_failed(
+    failing: int, state: ApplicationState, message: str
+) -> None:
+    here = pool()
+    app = here.submit("t0", "t1")
+    here.advance(2)
+    for number in range(2):
+        failed = TaskOutcome.FAILED if number < failing else TaskOutcome.DONE
+        here.finish(f"t{number}", failed)
+    here.advance(60)
+    record = here.virtual.app(app).record
+    assert record.state is state and record.message.startswith(message)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
 from hrm.core.messages import hosted
@@ -23,7 +25,9 @@ from hrm.pipelines.core import pipelines_core as w
 from hrm.pipelines.core.cluster import LeastWait, PipelineCluster
 from hrm.pipelines.core.model import TaskId
 from hrm.pipelines.core.node_messages import TaskOutcome
+from hrm.pipelines.core.pool_facts import Alone
 from hrm.pipelines.core.workload import WorkloadKey
+from hrm.pipelines.core.workload_steps import CompleteOpening, FollowCommand, WorkloadStep
 from tests.core.pipeline.building import capacity, task
 from tests.core.pipeline.pool import SMALL
 from tests.core.pipeline.running_means import RunningMeans
@@ -33,15 +37,19 @@ KEY = WorkloadKey("ana", "", WorkloadClass.BATCH, "p", "", SMALL)
 RECORD = ApplicationRecord(application_id=APP, submission_key="key", name="p", user="ana")
 
 
+class _Second(Alone):
+    epoch = 2
+
+
 def _taken_over(
     now: float, *containers: ContainerStatus
-) -> tuple[w.PipelinesCore, list[w.WorkloadStep]]:
+) -> tuple[w.PipelinesCore, list[WorkloadStep]]:
     """The next master's, with two tasks of an earlier one and the containers that nodes have
     reported; of the earlier one's requests the record has the fifth."""
     workloads = w.PipelinesCore(
         lambda _key, ended: PipelineCluster(LeastWait(), RunningMeans(), ended=ended),
         lambda _now: APP,
-        epoch=lambda: 2,
+        facts=_Second(),
     )
     steps = workloads.recover(APP, KEY, [task("t"), task("u")], now, known=RECORD)
     admitted = c.ApplicationAdmitted(
@@ -52,7 +60,7 @@ def _taken_over(
     return workloads, steps
 
 
-def _requested(steps: list[w.WorkloadStep]) -> set[str]:
+def _requested(steps: list[WorkloadStep]) -> set[str]:
     return {
         request.executor_id
         for step in steps
@@ -61,7 +69,7 @@ def _requested(steps: list[w.WorkloadStep]) -> set[str]:
     }
 
 
-def _released(steps: list[w.WorkloadStep]) -> set[str]:
+def _released(steps: list[WorkloadStep]) -> set[str]:
     return {
         executor_id
         for step in steps
@@ -138,14 +146,14 @@ def test_tasks_of_an_application_that_was_killed_before_their_ends_were_written_
     workloads = w.PipelinesCore(
         lambda _key, ended: PipelineCluster(LeastWait(), RunningMeans(), ended=ended),
         lambda _now: APP,
-        epoch=lambda: 2,
+        facts=_Second(),
     )
     killed = replace(RECORD, state=ApplicationState.KILLED, message="by ana")
     steps = workloads.recover(APP, KEY, [task("t"), task("u")], 100.0, known=killed)
     ends = [
         (step.command.task_id, step.command.outcome, step.command.message)
         for step in steps
-        if isinstance(step, w.FollowCommand) and isinstance(step.command, m.FinishTask)
+        if isinstance(step, FollowCommand) and isinstance(step.command, m.FinishTask)
     ]
     why = f"{APP} has ended: by ana"
     assert ends == [
@@ -161,7 +169,7 @@ def test_tasks_of_an_application_that_was_killed_before_their_ends_were_written_
 BUSY = c.Refuse(call_id=0, error=Unavailable("the disk is full"))
 
 
-def _asked(steps: list[w.WorkloadStep]) -> int:
+def _asked(steps: list[WorkloadStep]) -> int:
     return sum(isinstance(step, hosted.CallMaster) for step in steps)
 
 
@@ -210,7 +218,7 @@ def test_a_new_one_is_refused_at_once() -> None:
     )
     workloads.open(7, KEY, 0.0)
     steps = workloads.reply_received(APP, BUSY, 1.0)
-    assert w.CompleteOpening(7, BUSY.error) in steps
+    assert CompleteOpening(7, BUSY.error) in steps
 
 
 def test_who_waits_for_a_new_one_is_told_when_the_master_is_too_slow() -> None:
@@ -221,4 +229,34 @@ def test_who_waits_for_a_new_one_is_told_when_the_master_is_too_slow() -> None:
     workloads.open(7, KEY, 0.0)
     assert not workloads.ticked(w.OPENING_TIMEOUT_S - 0.1)
     (step,) = workloads.ticked(w.OPENING_TIMEOUT_S)
-    assert isinstance(step, w.CompleteOpening) and isinstance(step.result, Unavailable)
+    assert isinstance(step, CompleteOpening) and isinstance(step.result, Unavailable)
+
+
+# --- the end of the recovery ----------------------------------------------------------------------
+
+
+def _placed(steps: list[WorkloadStep]) -> set[str]:
+    commands = [x.command for x in steps if isinstance(x, FollowCommand)]
+    return {x.task.task_id for x in commands if isinstance(x, m.PlaceTask)}
+
+
+def test_tasks_are_placed_once_all_workers_are_back() -> None:
+    workloads, _ = _taken_over(100.0, _running("6"), _running("7"))
+    first, second = (container_id_of(APP, x) for x in ("6", "7"))
+    joined = m.NodeJoined(now=101.0, capacity=capacity(first), tasks=((TaskId("t"), -1),))
+    assert not _placed(workloads.worker_reported(first, joined)), "the other may have the other"
+    assert not _placed(workloads.ticked(102.0))
+    joined = m.NodeJoined(now=103.0, capacity=capacity(second))
+    placed = _placed(workloads.worker_reported(second, joined))
+    assert (placed | _placed(workloads.ticked(103.5))) == {"u"}
+
+
+def test_not_while_nodes_may_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_Second, "recovering", True)
+    workloads, _ = _taken_over(100.0, _running("6"))
+    first = container_id_of(APP, "6")
+    joined = m.NodeJoined(now=101.0, capacity=capacity(first))
+    assert not _placed(workloads.worker_reported(first, joined))
+    assert not _placed(workloads.ticked(102.0))
+    monkeypatch.setattr(_Second, "recovering", False)
+    assert _placed(workloads.ticked(103.0)) == {"t", "u"}

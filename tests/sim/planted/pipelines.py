@@ -16,8 +16,8 @@ from hrm.pipelines.core.cluster import PipelineCluster, TaskRecord
 from hrm.pipelines.core.node import PipelineNode
 from hrm.pipelines.core.node_messages import DrainAsked, TaskOutcome
 from hrm.pipelines.core.pipelines_core import PipelinesCore
+from hrm.pipelines.core.pool_facts import MasterFacts
 from hrm.pipelines.policies.resizing import guarded
-from hrm.sim.actors import pipelines_actor
 from hrm.sim.actors.pipelines_actor import PipelinesActor
 from hrm.sim.faults.pipeline_plan import PipelineClientPlan
 from hrm.sim.faults.plan import KINDS, TRAITS, Limits, Plan, TimedFault, source
@@ -110,7 +110,7 @@ def workloads_that_do_not_end(patch: pytest.MonkeyPatch) -> None:
 
 def workers_that_do_not_yield(patch: pytest.MonkeyPatch) -> None:
     """A workload keeps whatever it has got, though no queue says so."""
-    patch.setattr(pipelines_actor, "staying", lambda *_: math.inf)
+    patch.setattr(MasterFacts, "staying", lambda *_: math.inf)
 
 
 def whatever_a_candidate_says(patch: pytest.MonkeyPatch) -> None:

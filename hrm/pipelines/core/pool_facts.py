@@ -1,0 +1,82 @@
+"""What workloads of pipelines must know of the cluster that they are in."""
+
+from __future__ import annotations
+
+import math
+from typing import Protocol
+
+from hrm.core.master.state import MasterState
+from hrm.core.vocabulary.model import NodeName, NodeState
+from hrm.pipelines.core.workload import WorkloadKey
+
+__all__ = ["Alone", "MasterFacts", "PoolFacts"]
+
+
+class PoolFacts(Protocol):
+    """As of now, whenever it is asked."""
+
+    @property
+    def epoch(self) -> int:
+        """Of the master's core."""
+        ...
+
+    @property
+    def recovering(self) -> bool:
+        """May nodes still come back to a new master?"""
+        ...
+
+    def staying(self, key: WorkloadKey) -> float:
+        """Workers that a workload keeps, whoever comes: those beyond yield
+        (``hrm.core.queue.yielding``)."""
+        ...
+
+    def is_draining(self, node: NodeName) -> bool: ...
+
+
+class MasterFacts:
+    """By the state of the master's core."""
+
+    def __init__(self, master_state: MasterState) -> None:
+        self._state = master_state
+
+    @property
+    def epoch(self) -> int:
+        return self._state.epoch
+
+    @property
+    def recovering(self) -> bool:
+        return self._state.recovering
+
+    @property
+    def has_gpus(self) -> bool:
+        """Does any node have a GPU?"""
+        nodes = self._state.nodes.values()
+        return any(unit.gpu is not None for node in nodes for unit in node.units)
+
+    def staying(self, key: WorkloadKey) -> float:
+        """Its queue decides where there are queues; else as many as fit into equal parts of the
+        cluster, of all applications and one that may come."""
+        if self._state.queues.governs:
+            return math.inf
+        units = (unit for node in self._state.nodes.values() for unit in node.units)
+        vcores = sum(unit.own_capacity.vcores for unit in units)
+        return max(1, vcores // (len(self._state.live) + 1) // key.size.vcores)
+
+    def is_draining(self, node: NodeName) -> bool:
+        known = self._state.nodes.get(node)
+        return known is not None and known.state is NodeState.DRAINING
+
+
+class Alone:
+    """Of workloads that have the cluster to themselves: for tests."""
+
+    epoch = 0
+    recovering = False
+
+    def staying(self, key: WorkloadKey) -> float:
+        del key
+        return math.inf
+
+    def is_draining(self, node: NodeName) -> bool:
+        del node
+        return False
