@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Protocol
 
-from hrm.core.master.state import MasterState
+from hrm.core.master.core import MasterCore
 from hrm.core.vocabulary.model import NodeName, NodeState
 from hrm.pipelines.core.workload import WorkloadKey
 
@@ -34,10 +34,11 @@ class PoolFacts(Protocol):
 
 
 class MasterFacts:
-    """By the state of the master's core."""
+    """By the master's core."""
 
-    def __init__(self, master_state: MasterState) -> None:
-        self._state = master_state
+    def __init__(self, core: MasterCore) -> None:
+        self._core = core
+        self._state = core.master_state
 
     @property
     def epoch(self) -> int:
@@ -45,7 +46,7 @@ class MasterFacts:
 
     @property
     def recovering(self) -> bool:
-        return self._state.recovering
+        return self._state.recovering or bool(self._core.nodes.absent)
 
     @property
     def has_gpus(self) -> bool:

@@ -97,7 +97,7 @@ class PipelineTasks:
             node_timeout_s=settings.node_timeout_s,
             ended_kept=settings.pipeline_ended_kept,
         )
-        self._facts = MasterFacts(master.core.master_state)
+        self._facts = MasterFacts(master.core)
         self.workloads = PipelinesCore(
             self._new_cluster,
             self._new_id,

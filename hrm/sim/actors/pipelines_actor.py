@@ -91,7 +91,7 @@ class PipelinesActor:
             self._new_cluster,
             self._new_id,
             self._world.plan.workload_bounds,
-            facts=MasterFacts(life.core.master_state),
+            facts=MasterFacts(life.core),
             resizing=wild_resizing(self._world),
         )
 

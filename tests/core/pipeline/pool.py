@@ -48,7 +48,7 @@ class Pool:
         self.workloads = w.PipelinesCore(
             self._new_cluster,
             self._new_id,
-            facts=MasterFacts(virtual.master.master_state),
+            facts=MasterFacts(virtual.master),
             resizing=resizing,
         )
 
