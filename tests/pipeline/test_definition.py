@@ -40,6 +40,22 @@ def test_steps_run_in_order_and_the_last_one_gives_the_result() -> None:
     assert negative.spec() == by_name["negative"]
 
 
+def test_a_step_without_options_needs_no_parentheses() -> None:
+    pipeline = Pipeline("plain")
+
+    @pipeline.subtask
+    def first(value: int) -> int:
+        return value + 1
+
+    @pipeline.subtask()
+    def unused(value: int) -> int:
+        return value
+
+    del pipeline.steps["unused"]
+    assert pipeline.run_here(1) == 2
+    assert (first.name, unused.name) == ("first", "unused")
+
+
 def test_a_pipeline_that_cannot_work_states_which_subtask_and_why() -> None:
     cycle = Pipeline("cycle")
     cycle.subtask("a", after="c")(same)

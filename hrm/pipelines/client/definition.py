@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import KW_ONLY, dataclass, field
 from graphlib import CycleError, TopologicalSorter
-from typing import Any
+from typing import Any, overload
 
 from hrm.errors import InvalidConfig
 from hrm.pipelines.core.model import Device, PipelineSpec, ResultFormat, SubtaskSpec
@@ -88,6 +88,10 @@ class Pipeline:
         self.result_format = to_format(result_format)
         self.steps: dict[str, Step] = {}
 
+    @overload
+    def subtask(self, name: Function, /) -> Step: ...
+
+    @overload
     def subtask(
         self,
         name: str | None = None,
@@ -99,8 +103,22 @@ class Pipeline:
         timeout_s: float = 600.0,
         attempts: int = 3,
         gpu_only: bool = False,
-    ) -> Callable[[Function], Step]:
-        """A decorator: makes a step with this CPU version (``gpu_only``: this GPU version).
+    ) -> Callable[[Function], Step]: ...
+
+    def subtask(
+        self,
+        name: str | Function | None = None,
+        *,
+        after: Step | str | Iterable[Step | str] = (),
+        kind: str | None = None,
+        memory_mib: int = 0,
+        gpu_memory_mib: int = 0,
+        timeout_s: float = 600.0,
+        attempts: int = 3,
+        gpu_only: bool = False,
+    ) -> Callable[[Function], Step] | Step:
+        """A decorator, with or without arguments: makes a step with this CPU version (``gpu_only``:
+        this GPU version).
 
         ``after``: the steps whose results it takes, in the order of its arguments. ``kind``: under
         which its run times and loads are recorded; steps of several pipelines that do the same
@@ -109,7 +127,7 @@ class Pipeline:
         follows = (after,) if isinstance(after, Step | str) else tuple(after)
 
         def decorate(function: Function) -> Step:
-            own = name or function.__name__
+            own = name if isinstance(name, str) and name else function.__name__
             self._check(own, timeout_s, attempts, memory_mib, gpu_memory_mib)
             step = Step(
                 own,
@@ -123,7 +141,7 @@ class Pipeline:
             self.steps[own] = step
             return step.gpu(function) if gpu_only else step.cpu(function)
 
-        return decorate
+        return decorate(name) if callable(name) else decorate
 
     def spec(self, reference: str) -> PipelineSpec:
         """The pipeline as schedulers know it, its subtasks in an order in which they can run.
