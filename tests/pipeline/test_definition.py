@@ -100,7 +100,7 @@ def test_a_pipeline_that_cannot_work_states_which_subtask_and_why() -> None:
 def test_limits_are_checked_where_they_are_written(options: dict[str, object], words: str) -> None:
     pipeline = Pipeline("limits")
     with pytest.raises(InvalidConfig, match=words):
-        pipeline.subtask(**options)(same)  # type: ignore[arg-type]
+        pipeline.subtask(**options)(same)  # type: ignore[call-overload]
 
 
 def test_a_name_and_a_version_are_there_once() -> None:
