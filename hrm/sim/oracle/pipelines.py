@@ -149,7 +149,8 @@ class PipelineChecks:
         for workload in workloads.live.values():
             self._placed_once(workloads, workload)
             of_worker |= dict.fromkeys(workload.workers, workload)
-            requested = sum(not (x.released or x.adopted) for x in workload.workers.values())
+            staying = (x for x in workload.workers.values() if not (x.leaves or x.adopted))
+            requested = sum(not x.released for x in staying)
             if requested > workloads.bounds.workers_max:
                 self._violated(f"{workload.application_id} has requested {requested} workers")
             rows = workload.cluster.table.nodes
