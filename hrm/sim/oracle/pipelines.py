@@ -144,15 +144,11 @@ class PipelineChecks:
             if isinstance(step, FollowCommand):
                 self._commanded(workloads, step.command, steps_of)
             elif isinstance(step, SubmitToMaster):
-                self._leaves_half(workloads, step.event, state)
+                self._requested(workloads, step.event, state)
         of_worker: dict[ContainerId, Workload] = {}
         for workload in workloads.live.values():
             self._placed_once(workloads, workload)
             of_worker |= dict.fromkeys(workload.workers, workload)
-            staying = (x for x in workload.workers.values() if not (x.leaves or x.adopted))
-            requested = sum(not x.released for x in staying)
-            if requested > workloads.bounds.workers_max:
-                self._violated(f"{workload.application_id} has requested {requested} workers")
             rows = workload.cluster.table.nodes
             for name in [x for x in rows if ContainerId(x) not in workload.workers]:
                 self._violated(f"{name} is a node of {workload.application_id}, and no worker")
@@ -165,15 +161,20 @@ class PipelineChecks:
         cores = int(state.state.total[list(units.values()), Column.VCORES].sum())
         self._cores_max = max(self._cores_max, cores)
 
-    def _leaves_half(
+    def _requested(
         self, workloads: w.PipelinesCore, event: e.MasterEvent, state: MasterState
     ) -> None:
-        """Where no queues divide the cluster, workers on more than half of it yield: at least one
-        application more may come."""
-        if not isinstance(event, e.ContainersRequested) or state.queues.governs:
+        """No more workers than it may have. Where no queues divide the cluster, those on more than
+        half of it yield: at least one application more may come."""
+        if not isinstance(event, e.ContainersRequested):
             return
         workload = workloads.live.get(event.application_id)
         if workload is None:
+            return
+        has = [x for x in workload.workers.values() if not (x.leaves or x.released)]
+        if len(has) > workloads.bounds.workers_max:
+            self._violated(f"{workload.application_id} has, or requests, {len(has)} workers")
+        if state.queues.governs:
             return
         kept = sum(not (x.yields or x.adopted) for x in workload.workers.values())
         vcores = workload.key.size.vcores
