@@ -27,7 +27,6 @@ from hrm.core.vocabulary.model import (
     ApplicationId,
     ApplicationState,
     ContainerId,
-    ContainerRequest,
     ContainerState,
     ContainerStatus,
     NodeName,
@@ -205,6 +204,7 @@ class PipelinesCore:
             message = f"a pipeline task {task.task_id} is there already; choose another id"
             raise AlreadyExists(message)
         view = workload.view(self.bounds.workers_max)
+        workload.take(task)
         self._feed(workload, m.TaskSubmitted(now=now, task=task))
         self._resizing.submitted(application_id, task.task_id, view)
         self.of_task[task.task_id] = workload
@@ -232,6 +232,7 @@ class PipelinesCore:
         self._by_key[key] = self.live[application_id] = workload
         for task in tasks:
             until_s = now + self.bounds.recovery_s
+            workload.take(task)
             self._feed(workload, m.TaskRecovered(now=now, task=task, until_s=until_s))
             self.of_task[task.task_id] = workload
         if known is not None and known.state.ended:
@@ -415,6 +416,11 @@ class PipelinesCore:
             workload.idle_since_s = now
         has = [x for x in workers.values() if not (x.released or x.leaves)]
         wanted = workload.size(self._resizing, self.bounds.workers_max, now)
+        if waiting := workload.waits_for_gpu(now):  # one of them goes on, besides what cores do
+            has = [x for x in has if x not in waiting]
+            is_of_use = 0 < wanted >= len(has)
+            why = "cores do in place of a GPU"
+            self._release(workload, waiting[is_of_use:], why, now)
         if len(has) < wanted:
             running = sum(x.runs for x in has)
             begun = len(has) - running
@@ -427,38 +433,20 @@ class PipelinesCore:
             self._end(workload, *workload.tally.verdict(), now)
 
     def _request(self, workload: Workload, many: int, now: float) -> None:
-        requests = []
         keeps = self._facts.staying(workload.key) - sum(
             not x.yields for x in workload.workers.values()
         )
         if workload.key.workload_class is WorkloadClass.STREAM:
             many = int(min(many, max(0, keeps)))  # a stream yields to none
-        for number in range(many):
-            workload.count += 1
-            executor_id = str(workload.count)
-            worker = self._add(workload, executor_id)
-            worker.yields = number >= keeps
-            requests.append(
-                ContainerRequest(
-                    executor_id=executor_id,
-                    resource_profile_id=0,
-                    resources=workload.key.size.resources,
-                    yields=worker.yields,
-                    yields_on_loan=True,
-                )
-            )
+        requests = workload.request(many, keeps, now)
+        new = (container_id_of(workload.application_id, x.executor_id) for x in requests)
+        self.of_worker.update(dict.fromkeys(new, workload))
         if requests:
             asked = e.ContainersRequested(
-                now=now, application_id=workload.application_id, requests=tuple(requests),
+                now=now, application_id=workload.application_id, requests=requests,
                 again=False,
             )  # fmt: skip
             self._out.append(SubmitToMaster(asked))
-
-    def _add(self, workload: Workload, executor_id: str) -> Worker:
-        container_id = container_id_of(workload.application_id, executor_id)
-        worker = workload.workers[container_id] = Worker(container_id, executor_id)
-        self.of_worker[container_id] = workload
-        return worker
 
     def _release_idle(self, workload: Workload, has: list[Worker], many: int, now: float) -> None:
         """First those that wait for a place, then those that have had nothing to do for a while."""
@@ -530,7 +518,8 @@ class PipelinesCore:
         if worker is None:
             if status.state is ContainerState.ENDED or workload.ending:
                 return
-            worker = self._add(workload, status.executor_id)
+            worker = workload.add(status.executor_id)
+            self.of_worker[worker.container_id] = workload
             worker.adopted = status.state not in (ContainerState.ASSIGNED, ContainerState.WAITING)
         worker.node = status.node or worker.node
         if status.state is ContainerState.RUNNING and worker.started_at_s == math.inf:

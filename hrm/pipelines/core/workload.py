@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import NamedTuple
 
@@ -12,17 +12,19 @@ from hrm.core.vocabulary.model import (
     WORKLOAD_PREFIX,
     ApplicationId,
     ContainerId,
+    ContainerRequest,
     LaunchContext,
     NodeName,
     Resources,
     WorkloadClass,
+    container_id_of,
 )
 from hrm.core.vocabulary.node_requirement import NodeRequirement
 from hrm.core.vocabulary.ownership import MASTER
 from hrm.core.vocabulary.workload_bounds import WorkloadBounds
 from hrm.pipelines.core.cluster import PipelineCluster
 from hrm.pipelines.core.feasibility import CAPS
-from hrm.pipelines.core.model import Device, PipelineSpec
+from hrm.pipelines.core.model import Device, PipelineSpec, TaskSpec
 from hrm.pipelines.core.progress import Tally
 from hrm.pipelines.core.resizing import Resizing, WorkloadView
 
@@ -37,6 +39,8 @@ __all__ = [
 ]
 
 _NOWHERE = NodeName("")
+GPU_WAIT_S = 2.0
+"""For so long a worker waits for a part of a GPU before others do without."""
 
 
 class WorkerSize(NamedTuple):
@@ -75,7 +79,7 @@ class Worker:
     """A container of a workload. ``runs``: it has connected. ``started_at_s``: its container runs
     since then. ``busy_at_s``: when it last had a task, or connected. ``adopted``: an earlier master
     has requested it, so that it may have a task before it has connected. ``leaves``: its node is
-    drained."""
+    drained. ``on_gpu``: it is to have a part of one."""
 
     container_id: ContainerId
     executor_id: str
@@ -85,6 +89,8 @@ class Worker:
     yields: bool = False
     adopted: bool = False
     leaves: bool = False
+    on_gpu: bool = False
+    requested_at_s: float = math.inf
     started_at_s: float = math.inf
     busy_at_s: float = math.inf
 
@@ -95,7 +101,8 @@ class Workload:
     ``failures``: workers that have failed since a task last ended. ``openings``: calls that wait
     for its application, and until when. ``question``: what the master's core has been asked last,
     ``asked`` times; ``was_accepted``: by an earlier master. ``wanted``: workers, as a
-    policy has said of ``sized_for``."""
+    policy has said of ``sized_for``. ``needs_gpu``: some task has a step without a version for
+    cores."""
 
     application_id: ApplicationId
     key: WorkloadKey
@@ -109,6 +116,7 @@ class Workload:
     question: e.ApplicationRegistered | e.ApplicationAttached | None = None
     asked: int = 0
     wanted: int = 0
+    needs_gpu: bool = False
     sized_for: WorkloadView | None = None
     ask_again_at_s: float = math.inf
     was_accepted: bool = False
@@ -136,6 +144,51 @@ class Workload:
             self.sized_for = view
             self.wanted = resizing.workers(self.application_id, view, now)
         return self.wanted
+
+    def take(self, task: TaskSpec) -> None:
+        """A task of it is known from now on."""
+        steps = task.pipeline.subtasks
+        self.needs_gpu = self.needs_gpu or any(Device.CPU not in x.devices for x in steps)
+
+    def add(self, executor_id: str) -> Worker:
+        container_id = container_id_of(self.application_id, executor_id)
+        worker = self.workers[container_id] = Worker(container_id, executor_id)
+        return worker
+
+    def request(self, many: int, keeps: float, now: float) -> tuple[ContainerRequest, ...]:
+        """Containers for so many workers more, of which those beyond ``keeps`` yield. They are to
+        have a part of a GPU, as the workload's size says, but for those that do without, because
+        another has waited for one and its steps run on cores, too."""
+        requests = []
+        resources = self.key.size.resources
+        if self.waits_for_gpu(now):
+            resources = replace(resources, gpu_memory_mib=0)
+        for number in range(many):
+            self.count += 1
+            worker = self.add(str(self.count))
+            worker.yields, worker.requested_at_s = number >= keeps, now
+            worker.on_gpu = bool(resources.gpu_memory_mib)
+            requests.append(
+                ContainerRequest(
+                    executor_id=worker.executor_id,
+                    resource_profile_id=0,
+                    resources=resources,
+                    yields=worker.yields,
+                    yields_on_loan=True,
+                )
+            )
+        return tuple(requests)
+
+    def waits_for_gpu(self, now: float) -> list[Worker]:
+        """Those that have waited for a part of a GPU while cores would do, the oldest first."""
+        if self.needs_gpu or not self.key.size.gpu_memory_mib:
+            return []
+        return [
+            x
+            for x in self.workers.values()
+            if x.on_gpu and not x.released and x.started_at_s == math.inf
+            and now - x.requested_at_s >= GPU_WAIT_S
+        ]  # fmt: skip
 
     def executor_of(self, name: str) -> str:
         """The number of a worker; empty: it has ended."""

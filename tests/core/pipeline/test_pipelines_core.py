@@ -16,6 +16,8 @@ from hrm.core.vocabulary.model import (
     EndCause,
     NodeName,
     Resources,
+    ResourceUnit,
+    ResourceUnitId,
     WorkloadClass,
 )
 from hrm.core.vocabulary.workload_bounds import WorkloadBounds
@@ -27,7 +29,7 @@ from hrm.pipelines.core.workload import WorkerSize, size_for
 from hrm.pipelines.policies.resizing.guarded import GuardedResizing
 from hrm.policies.guard import GuardMode
 from hrm.testing.virtual import VirtualCluster, unit
-from tests.core.pipeline.building import GPU, pipeline, subtask, task
+from tests.core.pipeline.building import BOTH, GPU, pipeline, subtask, task
 from tests.core.pipeline.pool import SMALL, Pool
 
 
@@ -353,3 +355,37 @@ def test_an_application_all_of_whose_tasks_failed_has_failed(
     here.advance(60)
     record = here.virtual.app(app).record
     assert record.state is state and record.message.startswith(message)
+
+
+def gpu_node() -> ResourceUnit:
+    """Two workers may share its GPU."""
+    return ResourceUnit(
+        unit_id=ResourceUnitId("gpu/gpu0"), capacity=Resources(8, 16_384, 4_000), run_limit=8
+    )
+
+
+def test_steps_that_need_no_gpu_use_cores_while_gpus_are_short() -> None:
+    here = Pool(VirtualCluster([gpu_node(), unit("cpu", 4)]))
+    both = pipeline(subtask("a", on=BOTH))
+    app = here.submit(*(f"t{x}" for x in range(6)), spec=both, size=WorkerSize(1, 512, 2_000))
+    here.advance(2)
+    assert here.virtual.states(app)["running"] == 2
+    here.advance(8)
+    running = here.virtual.app(app).in_state(ContainerState.RUNNING)
+    on_gpu = [x for x in running if x.request.resources.gpu_memory_mib]
+    assert (len(on_gpu), len(running)) == (2, 3), "each is to have two of the six"
+    (waits,) = [x for x in here.virtual.app(app).containers.values() if x not in running]
+    assert waits.request.resources.gpu_memory_mib == 2_000, "one more waits for the GPU"
+    here.finish_all()
+    assert set(here.outcomes.values()) == {TaskOutcome.DONE}
+    here.advance(60)
+    assert here.virtual.app(app).record.state is ApplicationState.SUCCEEDED
+
+
+def test_those_that_need_one_wait_for_it() -> None:
+    here = Pool(VirtualCluster([gpu_node(), unit("cpu", 4)]))
+    only = pipeline(subtask("a", on=GPU))
+    app = here.submit(*(f"t{x}" for x in range(6)), spec=only, size=WorkerSize(1, 512, 2_000))
+    here.advance(20)
+    running = here.virtual.app(app).in_state(ContainerState.RUNNING)
+    assert [x.node for x in running] == ["gpu"] * 2
