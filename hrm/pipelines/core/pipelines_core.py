@@ -418,7 +418,8 @@ class PipelinesCore:
         wanted = workload.size(self._resizing, self.bounds.workers_max, now)
         if waiting := workload.waits_for_gpu(now):  # one of them goes on, besides what cores do
             has = [x for x in has if x not in waiting]
-            is_of_use = 0 < wanted >= len(has)
+            is_of_use = 0 < wanted >= len(has) and self.bounds.workers_max > 1
+            wanted = min(wanted, self.bounds.workers_max - is_of_use)
             why = "cores do in place of a GPU"
             self._release(workload, waiting[is_of_use:], why, now)
         if len(has) < wanted:

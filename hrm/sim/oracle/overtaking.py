@@ -43,15 +43,15 @@ class Overtaking:
                 older = line[: line.index(left[0])]
                 may = [x for x in began if core.containers[x].spec.stands_first]
                 later = [x for x in began if x in unit.running and x not in (*older, *may)]
-                self._delays(unit, first, later, now)
+                self._check(unit, first, later, now)
         known = [x for x in line if x in waiting]
         for container_id in waiting:
             if container_id not in known:
                 known.insert(_arrival(core, known, container_id), container_id)
         self._lines[core.name] = known
 
-    def _delays(self, unit: UnitQueue, first: Entry, later: list[ContainerId], now: float) -> None:
-        passed = [x for x in later if unit.running[x].workload_class is WorkloadClass.BATCH]
+    def _check(self, unit: UnitQueue, first: Entry, later: list[ContainerId], now: float) -> None:
+        passed = [x for x in later if _delays(unit.running[x])]
         expected_s = _fits_at(unit, first, now, without=passed)
         if passed and _fits_at(unit, first, now, without=()) > expected_s:
             self._violated(
@@ -83,6 +83,11 @@ def held_up(unit: UnitQueue, entry: Entry) -> bool:
         for each in unit.pool
         for other in each.batch_waiting.values()
     )
+
+
+def _delays(entry: Entry) -> bool:
+    """Not if it yields: that it does in time is checked elsewhere."""
+    return entry.workload_class is WorkloadClass.BATCH and not entry.yields
 
 
 def _is_driver(entry: Entry) -> bool:
@@ -118,7 +123,10 @@ def _fits_at(
             if entry.container_id in without:
                 free = [a + b for a, b in zip(free, held, strict=True)]
             elif entry.workload_class is WorkloadClass.BATCH and not _is_driver(entry):
-                ends.append((_due_s(entry, now), held))
+                end_s = _due_s(entry, now)
+                if entry.yields:
+                    end_s = min(end_s, now + unit.unit.yield_grace_s)
+                ends.append((end_s, held))
     at_s = now
     for end_s, held in sorted(ends):
         if fits_offer(waiter.demand, free):
