@@ -7,10 +7,10 @@ the number of the scheduler that it is to serve, 0 and up, and returns a ``Place
 
 from __future__ import annotations
 
-from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING
 
 from hrm.errors import InvalidConfig
+from hrm.policies.groups import PolicyGroup
 
 if TYPE_CHECKING:
     from hrm.core.scheduling.scheduler import PlacementPolicy
@@ -18,20 +18,17 @@ if TYPE_CHECKING:
 __all__ = ["GROUP", "known", "load", "origin"]
 
 GROUP = "hrm.policies"
+_POLICIES = PolicyGroup(GROUP, "placement policy")
 
 
 def known() -> list[str]:
     """The names of all installed placement policies, sorted."""
-    return sorted({point.name for point in entry_points(group=GROUP)})
+    return _POLICIES.known()
 
 
 def origin(name: str, setting: str = "placement_policy") -> str:
-    """Where the placement policy ``name`` comes from; nothing of its package is imported.
-
-    Raises:
-        InvalidConfig: no package provides it, or two do; ``setting`` is what names it.
-    """
-    return _origin(_find(name, setting))
+    """See ``PolicyGroup.origin``."""
+    return _POLICIES.origin(name, setting)
 
 
 def load(name: str, index: int = 0, setting: str = "placement_policy") -> PlacementPolicy:
@@ -40,15 +37,7 @@ def load(name: str, index: int = 0, setting: str = "placement_policy") -> Placem
     Raises:
         InvalidConfig: no package provides it, two do, or it does not load; with the cause.
     """
-    point = _find(name, setting)
-    label = f"placement policy {name!r} ({_origin(point)})"
-    try:
-        policy = point.load()(index)
-    except Exception as error:
-        raise InvalidConfig(
-            f"{label} cannot be loaded: {type(error).__name__}: {error}; mend or reinstall its "
-            f"package, or choose another {setting}: {_names()}"
-        ) from error
+    policy, label = _POLICIES.make(name, setting, index)
     if not callable(getattr(policy, "place", None)) or not isinstance(
         getattr(policy, "name", None), str
     ):
@@ -58,28 +47,3 @@ def load(name: str, index: int = 0, setting: str = "placement_policy") -> Placem
         )
     loaded: PlacementPolicy = policy
     return loaded
-
-
-def _find(name: str, setting: str) -> EntryPoint:
-    # Of one package that is found twice on the path, importlib returns the first one only.
-    points = {point.value: point for point in entry_points(group=GROUP, name=name)}
-    if not points:
-        raise InvalidConfig(
-            f"no placement policy is called {name!r}; set {setting} in hrm.toml [master] "
-            f"to one of: {_names()}"
-        )
-    if len(points) > 1:
-        origins = " and ".join(_origin(point) for point in points.values())
-        raise InvalidConfig(
-            f"two packages provide a placement policy {name!r}: {origins}; uninstall one of them"
-        )
-    return next(iter(points.values()))
-
-
-def _names() -> str:
-    return ", ".join(known()) or "none is installed; reinstall HRM (pip install hrm-spark)"
-
-
-def _origin(point: EntryPoint) -> str:
-    package = "" if point.dist is None else f" of {point.dist.name} {point.dist.version}"
-    return f"{point.value}{package}"

@@ -8,11 +8,11 @@ without arguments and returns a ``ResizePolicy`` (``hrm.pipelines.core.resizing`
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib.metadata import EntryPoint, entry_points
 
 from hrm.errors import InvalidConfig
 from hrm.pipelines.core.resizing import InForce, ResizePolicy, Resizing
 from hrm.pipelines.policies.resizing.guarded import GuardedResizing
+from hrm.policies.groups import PolicyGroup
 
 __all__ = ["DEFAULT", "GROUP", "load", "with_candidate"]
 
@@ -20,6 +20,7 @@ GROUP = "hrm.resize_policies"
 DEFAULT = "one-per-task"
 SETTING = "pipeline_resize_policy"
 CANDIDATE_SETTING = "pipeline_resize_candidate"
+_POLICIES = PolicyGroup(GROUP, "resize policy")
 
 
 def load(name: str, setting: str = SETTING) -> ResizePolicy:
@@ -28,20 +29,14 @@ def load(name: str, setting: str = SETTING) -> ResizePolicy:
     Raises:
         InvalidConfig: no package provides it, two do, or it does not load; with the cause.
     """
-    point = _find(name, setting)
-    try:
-        policy: ResizePolicy = point.load()()
-    except Exception as error:
-        raise InvalidConfig(
-            f"resize policy {name!r} ({_origin(point)}) cannot be loaded: {type(error).__name__}: "
-            f"{error}; mend or reinstall its package, or choose another {setting}: {_names()}"
-        ) from error
+    policy, label = _POLICIES.make(name, setting)
     if not callable(getattr(policy, "workers", None)):
         raise InvalidConfig(
-            f"resize policy {name!r} ({_origin(point)}) gave {policy!r}, which needs a name and "
+            f"{label} gave {policy!r}, which is no resize policy: it needs a name and "
             f"workers(view); see help(hrm.pipelines.core.resizing)"
         )
-    return policy
+    loaded: ResizePolicy = policy
+    return loaded
 
 
 def with_candidate(name: str, candidate: str, *, clock_s: Callable[[], float]) -> Resizing:
@@ -57,9 +52,9 @@ def with_candidate(name: str, candidate: str, *, clock_s: Callable[[], float]) -
     if candidate == name:
         raise InvalidConfig(
             f"{CANDIDATE_SETTING} = {candidate!r} is the {SETTING} in force already; remove it "
-            f"from hrm.toml [master], or set it to another one: {_names()}"
+            f"from hrm.toml [master], or set it to another one: {_POLICIES.names()}"
         )
-    origin, missing = _origin(_find(candidate, CANDIDATE_SETTING)), ""
+    origin, missing = _POLICIES.origin(candidate, CANDIDATE_SETTING), ""
     tried: ResizePolicy | None = None
     try:
         tried = load(candidate, CANDIDATE_SETTING)
@@ -68,28 +63,3 @@ def with_candidate(name: str, candidate: str, *, clock_s: Callable[[], float]) -
     return GuardedResizing(
         candidate, tried, in_force, origin=origin, missing=missing, clock_s=clock_s
     )
-
-
-def _find(name: str, setting: str) -> EntryPoint:
-    points = {point.value: point for point in entry_points(group=GROUP, name=name)}
-    if not points:
-        raise InvalidConfig(
-            f"no resize policy is called {name!r}; set {setting} in hrm.toml [master] to one of: "
-            f"{_names()}"
-        )
-    if len(points) > 1:
-        origins = " and ".join(map(_origin, points.values()))
-        raise InvalidConfig(
-            f"two packages provide a resize policy {name!r}: {origins}; uninstall one of them"
-        )
-    return next(iter(points.values()))
-
-
-def _names() -> str:
-    names = sorted({point.name for point in entry_points(group=GROUP)})
-    return ", ".join(names) or "none is installed; reinstall HRM (pip install hrm-spark)"
-
-
-def _origin(point: EntryPoint) -> str:
-    package = "" if point.dist is None else f" of {point.dist.name} {point.dist.version}"
-    return f"{point.value}{package}"
