@@ -23,6 +23,7 @@ def job(directory: Path, what: str, value: Any, **more: Any) -> dict[str, Any]:
     given = directory / "input"
     given.write_bytes(pickle.dumps(value))
     return {
+        "run": 1,
         "reference": f"{SAMPLES}:{pipeline}",
         "subtask": subtask,
         "device": "cpu",
@@ -113,6 +114,7 @@ def test_a_worker_limits_memory_and_goes_on_to_the_next_run(tmp_path: Path) -> N
     )
     first, second = (json.loads(line) for line in done.stdout.splitlines())
     assert (first["outcome"], second["outcome"]) == ("DONE", "OUT_OF_MEMORY")
+    assert (first["run"], second["run"]) == (1, 1)
     assert "memory_mib of 64 MiB" in second["message"]
     assert first["memory_mib"] > 32
     assert done.returncode == 3

@@ -32,7 +32,7 @@ from hrm.pipelines.telemetry import Profiler, Sampler
 from hrm.pipelines.worker.document import WorkerDocument
 from hrm.pipelines.worker.link import WorkerLink
 from hrm.pipelines.worker.policy import WorkerPolicies
-from hrm.pipelines.worker.step_processes import RunResult, StepProcesses
+from hrm.pipelines.worker.step_pool import RunResult, StepProcesses
 from hrm.pipelines.worker.task_dirs import Attempt, TaskDirs, TaskFiles
 from hrm.text import shortened
 from hrm.v1 import pipeline_pb2 as pb
