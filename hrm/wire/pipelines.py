@@ -385,6 +385,7 @@ def from_capacity(capacity: NodeCapacity) -> pb.PipelineCapacity:
         platform=capacity.platform,
         cpu_speed=capacity.cpu_speed,
         gpu_speed=capacity.gpu_speed,
+        machine=capacity.machine,
     )
 
 
@@ -404,6 +405,7 @@ def to_capacity(message: pb.PipelineCapacity) -> NodeCapacity:
         platform=message.platform,
         cpu_speed=_number(message.cpu_speed, "capacity.cpu_speed", least=1e-3, most=1e3),
         gpu_speed=_number(message.gpu_speed, "capacity.gpu_speed", least=1e-3, most=1e3),
+        machine=codec.to_text(message.machine, "capacity.machine"),
     )
 
 
