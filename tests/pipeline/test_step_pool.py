@@ -41,6 +41,7 @@ def _nap(directory: Path, seconds: float) -> dict[str, Any]:
         "raw": False,
         "output": str(directory / "output"),
         "memory_limit_mib": 0,
+        "node": "n1",
     }
 
 

@@ -33,7 +33,14 @@ from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
 from hrm.pipelines.client.definition import Function, Pipeline
-from hrm.pipelines.client.results import NotPlain, Seal, encode, result_name
+from hrm.pipelines.client.results import (
+    NotPlain,
+    Seal,
+    encode,
+    not_in_result_dir,
+    not_written,
+    result_name,
+)
 from hrm.pipelines.core.model import Device, ResultFormat
 from hrm.pipelines.core.node_messages import RunOutcome
 
@@ -42,7 +49,7 @@ __all__ = ["Job", "main", "run_job"]
 Job = dict[str, Any]
 """``run``: its number, which the reply repeats; ``reference``, ``subtask``, ``device``; ``inputs``:
 paths of files; ``raw``: the input is bytes, not pickled; ``output``: the path to write;
-``memory_limit_mib``: 0 for none.
+``memory_limit_mib``: 0 for none; ``node``: the machine, for messages.
 
 Of the last subtask also ``result_format``, ``result_key`` (hexadecimal, "" for none), ``task_id``
 and ``placement``: what it returns is the task's result (see ``hrm.pipelines.client.results``); and
@@ -199,12 +206,9 @@ def _write(job: Job, result: Any) -> dict[str, Any]:
         part.rename(path)
     except OSError as error:
         _drop(part)
-        if not directory:
-            raise
-        raise OSError(
-            f"result_dir {directory}: {error.strerror}; it must be a directory that this node "
-            f"shares, in which the task's user may write"
-        ) from error
+        if directory:
+            raise not_in_result_dir(directory, error) from error
+        raise not_written(path, error, job["node"]) from error
     except (pickle.PicklingError, TypeError, AttributeError) as error:
         _drop(part)
         if isinstance(error, NotPlain):
