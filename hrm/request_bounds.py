@@ -229,6 +229,7 @@ FIELDS: dict[str, FieldBound] = {
     "WatchPipelineTasksRequest.task_ids": FieldBound(ID, count=100_000),
     "RegisterPipelineNode.tasks": FieldBound(count=20_000),
     "PipelineCapacity.gpus": FieldBound(count=1_024),
+    "PipelineCapacity.machine": _ID,
     "PipelineLoad.task_ids": FieldBound(ID, count=20_000),
     "PipelineLoad.policies": FieldBound(count=100),
     "LearnedPolicy.heuristic": _LABEL,

@@ -465,7 +465,8 @@ class MasterSettings(ServerSettings):
         default=3,
         ge=1,
         le=100,
-        description="workers that a pipeline task may lose before it fails",
+        description="placements of a pipeline task that may fail before it does: its worker is "
+        "lost, or refuses it",
     )
     pipeline_payload_mib: int = Field(
         default=32, ge=1, le=60, description="largest input of a pipeline task"

@@ -42,6 +42,7 @@ class PipelineTaskOutcome(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     PIPELINE_TASK_OUTCOME_FAILED: _ClassVar[PipelineTaskOutcome]
     PIPELINE_TASK_OUTCOME_CANCELLED: _ClassVar[PipelineTaskOutcome]
     PIPELINE_TASK_OUTCOME_GIVEN_BACK: _ClassVar[PipelineTaskOutcome]
+    PIPELINE_TASK_OUTCOME_REFUSED: _ClassVar[PipelineTaskOutcome]
 SUBTASK_DEVICE_UNSPECIFIED: SubtaskDevice
 SUBTASK_DEVICE_CPU: SubtaskDevice
 SUBTASK_DEVICE_GPU: SubtaskDevice
@@ -64,6 +65,7 @@ PIPELINE_TASK_OUTCOME_DONE: PipelineTaskOutcome
 PIPELINE_TASK_OUTCOME_FAILED: PipelineTaskOutcome
 PIPELINE_TASK_OUTCOME_CANCELLED: PipelineTaskOutcome
 PIPELINE_TASK_OUTCOME_GIVEN_BACK: PipelineTaskOutcome
+PIPELINE_TASK_OUTCOME_REFUSED: PipelineTaskOutcome
 
 class PipelineSubtask(_message.Message):
     __slots__ = ("name", "kind", "after", "devices", "memory_mib", "gpu_memory_mib", "timeout_s", "attempts")
@@ -367,7 +369,7 @@ class PipelineGpu(_message.Message):
     def __init__(self, index: _Optional[int] = ..., model: _Optional[str] = ..., memory_mib: _Optional[float] = ...) -> None: ...
 
 class PipelineCapacity(_message.Message):
-    __slots__ = ("node", "cores", "memory_mib", "gpus", "platform", "cpu_speed", "gpu_speed")
+    __slots__ = ("node", "cores", "memory_mib", "gpus", "platform", "cpu_speed", "gpu_speed", "machine")
     NODE_FIELD_NUMBER: _ClassVar[int]
     CORES_FIELD_NUMBER: _ClassVar[int]
     MEMORY_MIB_FIELD_NUMBER: _ClassVar[int]
@@ -375,6 +377,7 @@ class PipelineCapacity(_message.Message):
     PLATFORM_FIELD_NUMBER: _ClassVar[int]
     CPU_SPEED_FIELD_NUMBER: _ClassVar[int]
     GPU_SPEED_FIELD_NUMBER: _ClassVar[int]
+    MACHINE_FIELD_NUMBER: _ClassVar[int]
     node: str
     cores: int
     memory_mib: float
@@ -382,7 +385,8 @@ class PipelineCapacity(_message.Message):
     platform: str
     cpu_speed: float
     gpu_speed: float
-    def __init__(self, node: _Optional[str] = ..., cores: _Optional[int] = ..., memory_mib: _Optional[float] = ..., gpus: _Optional[_Iterable[_Union[PipelineGpu, _Mapping]]] = ..., platform: _Optional[str] = ..., cpu_speed: _Optional[float] = ..., gpu_speed: _Optional[float] = ...) -> None: ...
+    machine: str
+    def __init__(self, node: _Optional[str] = ..., cores: _Optional[int] = ..., memory_mib: _Optional[float] = ..., gpus: _Optional[_Iterable[_Union[PipelineGpu, _Mapping]]] = ..., platform: _Optional[str] = ..., cpu_speed: _Optional[float] = ..., gpu_speed: _Optional[float] = ..., machine: _Optional[str] = ...) -> None: ...
 
 class PipelineLoad(_message.Message):
     __slots__ = ("at_s", "cpu", "gpu", "memory", "gpu_memory", "sent", "received", "running", "waiting_batch", "waiting_stream", "expected_wait_s", "free_cores", "free_memory_mib", "free_gpu_memory_mib", "task_ids", "policies")

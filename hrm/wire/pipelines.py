@@ -67,6 +67,8 @@ _LAST_BUCKET = len(SIZE_BUCKETS_MB)
 _TEXT_MAX = 500
 """Of a reason's text; longer ones are truncated."""
 _PATH_MAX = 1_000
+_FILE_NAME_BYTES_MAX = 255
+"""Of one part of a path, on the file systems that nodes have."""
 _MOST = 1e9
 """Sent for an infinite wait."""
 _KEY_BYTES = (16, 64)
@@ -256,20 +258,47 @@ def to_files(files: Iterable[pb.SourceFile]) -> dict[str, bytes]:
     """Modules by relative path.
 
     Raises:
-        InvalidRequest: a path is absolute or leaves the directory, or the files are too large.
+        InvalidRequest: a path is absolute, leaves the directory, is there twice or cannot be that
+            of a file, or the files are too large.
     """
     found: dict[str, bytes] = {}
     for file in files:
-        path = PurePosixPath(file.path)
-        if path.is_absolute() or ".." in path.parts or not path.parts or "\0" in file.path:
-            raise InvalidRequest(f"files: {file.path[:80]!r} is no relative path without '..'")
-        found[str(path)] = file.content
+        path = _to_path(file.path)
+        if path in found:
+            raise InvalidRequest(f"files: {path[:80]!r} is there twice; send each file once")
+        found[path] = file.content
+    for path in found:
+        directory = next((x for x in map(str, PurePosixPath(path).parents) if x in found), None)
+        if directory is not None:
+            raise InvalidRequest(
+                f"files: {directory[:80]!r} is a file, and the directory of {path[-80:]!r}; rename "
+                f"or leave out one of them"
+            )
     size = sum(map(len, found.values()))
     if size > FILES_BYTES_MAX:
         raise InvalidRequest(
             f"files: {size} bytes, more than {FILES_BYTES_MAX}; install large packages on the nodes"
         )
     return found
+
+
+def _to_path(text: str) -> str:
+    """A path below the directory of a task's modules, which a file there can have."""
+    path = PurePosixPath(text)
+    if path.is_absolute() or ".." in path.parts or not path.parts or "\0" in text:
+        raise InvalidRequest(f"files: {text[:80]!r} is no relative path without '..'")
+    if len(text) > _PATH_MAX:
+        raise InvalidRequest(
+            f"files: {text[:80]!r}... has {len(text)} characters, more than the {_PATH_MAX} of a "
+            f"path; choose a shorter one, or install the package on the nodes"
+        )
+    name_bytes = max(len(one.encode()) for one in path.parts)
+    if name_bytes > _FILE_NAME_BYTES_MAX:
+        raise InvalidRequest(
+            f"files: {text[:80]!r}... has a name of {name_bytes} bytes, more than the "
+            f"{_FILE_NAME_BYTES_MAX} that file systems allow; rename it"
+        )
+    return str(path)
 
 
 def attempt_of(task_id: TaskId, attempt: int) -> pb.PipelineAttempt:
@@ -356,6 +385,7 @@ def from_capacity(capacity: NodeCapacity) -> pb.PipelineCapacity:
         platform=capacity.platform,
         cpu_speed=capacity.cpu_speed,
         gpu_speed=capacity.gpu_speed,
+        machine=capacity.machine,
     )
 
 
@@ -375,6 +405,7 @@ def to_capacity(message: pb.PipelineCapacity) -> NodeCapacity:
         platform=message.platform,
         cpu_speed=_number(message.cpu_speed, "capacity.cpu_speed", least=1e-3, most=1e3),
         gpu_speed=_number(message.gpu_speed, "capacity.gpu_speed", least=1e-3, most=1e3),
+        machine=codec.to_text(message.machine, "capacity.machine"),
     )
 
 

@@ -89,8 +89,11 @@ def test_where_the_node_has_no_such_directory_the_task_fails_and_says_so(
         cluster.address, token_path=cluster.token_file, result_dir=shared / "absent"
     ) as client:
         task = client.submit(sample_steps.numbers, 10)
-        with pytest.raises(TaskFailed, match=r"result_dir .*/absent: No such file or directory"):
+        with pytest.raises(
+            TaskFailed, match=r"refused.* 3 times.*n1: result_dir .*/absent: No such file or dir"
+        ) as failed:
             task.result(LIMIT_S)
+    assert not failed.value.result.runs, "no step has run"
 
 
 def test_a_ticket_gets_it_also_from_another_client_and_the_shell(

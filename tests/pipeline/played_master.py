@@ -110,7 +110,13 @@ class PlayedMaster(pipeline_pb2_grpc.PipelineServiceServicer):
 
 
 def placing(
-    name: str, pipeline: str, value: object, *, number: int = 1, missing: int = 0
+    name: str,
+    pipeline: str,
+    value: object,
+    *,
+    number: int = 1,
+    missing: int = 0,
+    result_dir: str = "",
 ) -> tuple[pb.PipelineData, pb.PlacePipelineTask]:
     """The input of a task of a sample pipeline, and the order to run it. ``missing``: how many
     bytes of the input do not arrive."""
@@ -123,6 +129,7 @@ def placing(
         size_mb=1.0,
         payload_bytes=len(payload),
         result_format=pb.PIPELINE_RESULT_FORMAT_PICKLE,
+        result_dir=result_dir,
     )
     return pb.PipelineData(attempt=attempt, data=payload[: len(payload) - missing]), order
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import pickle
@@ -23,12 +24,14 @@ def job(directory: Path, what: str, value: Any, **more: Any) -> dict[str, Any]:
     given = directory / "input"
     given.write_bytes(pickle.dumps(value))
     return {
+        "run": 1,
         "reference": f"{SAMPLES}:{pipeline}",
         "subtask": subtask,
         "device": "cpu",
         "inputs": [str(given)],
         "output": str(directory / "output"),
         "memory_limit_mib": 0,
+        "node": "n1",
         **more,
     }
 
@@ -92,7 +95,29 @@ def test_where_a_result_stays_must_be_a_directory(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     done = run_job(job(tmp_path, "numbers.count", 3, result_dir=str(tmp_path / "file"), **more))
     assert done["outcome"] == "RAISED"
-    assert "it must be a directory that this node shares" in done["message"]
+    assert f"result_dir {tmp_path}/file: Not a directory; share the directory" in done["message"]
+    assert "or leave result_dir out" in done["message"]
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_full_disk_is_reported_with_path_reason_and_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shared: bool
+) -> None:
+    def fill_disk(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("hrm.pipelines.worker.step_process.encode", fill_disk)
+    more = {"result_format": "json", "result_key": "", "task_id": "t", "placement": 1}
+    more["result_dir"] = str(tmp_path) if shared else ""
+    done = run_job(job(tmp_path, "numbers.count", 3, **more))
+    assert done["outcome"] == "RAISED"
+    wanted = (
+        f"result_dir {tmp_path}: No space left on device; free some space there"
+        if shared
+        else f"{tmp_path}/output: No space left on device; free some space on n1"
+    )
+    assert wanted in done["message"]
+    assert not [*tmp_path.glob("*.part")]
 
 
 def test_a_worker_limits_memory_and_goes_on_to_the_next_run(tmp_path: Path) -> None:
@@ -113,6 +138,7 @@ def test_a_worker_limits_memory_and_goes_on_to_the_next_run(tmp_path: Path) -> N
     )
     first, second = (json.loads(line) for line in done.stdout.splitlines())
     assert (first["outcome"], second["outcome"]) == ("DONE", "OUT_OF_MEMORY")
+    assert (first["run"], second["run"]) == (1, 1)
     assert "memory_mib of 64 MiB" in second["message"]
     assert first["memory_mib"] > 32
     assert done.returncode == 3

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from tests.core.pipeline.building import pipeline, subtask, task
 
 @pytest.fixture
 def dirs(tmp_path: Path) -> TaskDirs:
-    made = TaskDirs(tmp_path / "tasks")
+    made = TaskDirs(tmp_path / "tasks", "n1")
     made.prepare()
     return made
 
@@ -82,8 +83,35 @@ async def test_code_is_there_whole_or_not_at_all(dirs: TaskDirs) -> None:
     for _ in range(2):
         with pytest.raises(OSError):
             dirs.code_of(impossible)
+    assert not list((dirs.root / "gone").iterdir()), "nor does a part of it stay"
     whole = dirs.code_of({"a.py": b"1", "b/c.py": b"2"})
     assert (whole / "b/c.py").read_bytes() == b"2"
+
+
+async def test_a_task_whose_files_cannot_be_written_is_refused_with_path_and_reason(
+    dirs: TaskDirs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fill_disk(self: Path, _data: bytes) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    (dirs.root / "t.1").write_text("a file is in the way")
+    in_the_way = dirs.make(TaskId("t"), 1)
+    assert in_the_way.refused and f"{dirs.root}/t.1: File exists" in in_the_way.problem
+    dirs.add_input(in_the_way, 0, b"x")
+    dirs.fill(in_the_way, pb.PlacePipelineTask(payload_bytes=1), set())
+    assert "File exists" in in_the_way.problem, "the first reason counts"
+
+    full = dirs.make(TaskId("t"), 2)
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "write_bytes", fill_disk)
+        dirs.fill(full, pb.PlacePipelineTask(), set())
+    assert full.refused and "No space left on device; free some space on n1" in full.problem
+    assert f"{full.directory}" in full.problem
+
+    impossible = dirs.make(TaskId("t"), 3)
+    sources = [pb.SourceFile(path="a"), pb.SourceFile(path="a/b")]
+    dirs.fill(impossible, pb.PlacePipelineTask(files=sources), set())
+    assert impossible.refused and "is a file, and the directory of" in impossible.problem
 
 
 async def test_old_code_is_dropped_for_new_but_not_what_is_in_use(

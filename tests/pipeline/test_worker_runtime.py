@@ -8,6 +8,7 @@ import os
 import pickle
 import signal
 import sys
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -38,6 +39,7 @@ from tests.spark.fake_master import until
 DONE = pb.PIPELINE_TASK_OUTCOME_DONE
 FAILED = pb.PIPELINE_TASK_OUTCOME_FAILED
 GIVEN_BACK = pb.PIPELINE_TASK_OUTCOME_GIVEN_BACK
+REFUSED = pb.PIPELINE_TASK_OUTCOME_REFUSED
 
 
 def made(
@@ -156,6 +158,72 @@ async def test_an_input_that_is_not_whole_is_given_back_and_not_run(tmp_path: Pa
         end, _ = await master.ended(master.place("t", "slow", 0.0, missing=3))
         assert end.outcome == GIVEN_BACK and "bytes of its input arrived" in end.message
         assert "node n1" in end.message, "people see the machine"
+
+
+async def test_a_task_whose_files_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    async with working(tmp_path) as (_, master, _registered):
+        (tmp_path / "tasks" / "t.1").write_text("a file is in the way")
+        end, _ = await master.ended(master.place("t", "slow", 0.0))
+        assert end.outcome == REFUSED
+        assert "node n1: its files cannot be written" in end.message
+        assert f"{tmp_path}/tasks/t.1: File exists" in end.message
+        assert (await master.ended(master.place("t2", "slow", 0.0)))[0].outcome == DONE
+
+
+@pytest.mark.parametrize("there", ["nothing", "file", "directory"])
+async def test_no_step_runs_where_the_result_could_not_stay(tmp_path: Path, there: str) -> None:
+    shared = tmp_path / "shared"
+    if there == "file":
+        shared.touch()
+    elif there == "directory":
+        shared.mkdir()
+    async with working(tmp_path) as (_, master, _registered):
+        end, result = await master.ended(master.place("t", "slow", 0.0, result_dir=str(shared)))
+    if there == "directory":
+        assert (end.outcome, end.in_result_dir, result) == (DONE, True, b"")
+        assert [one.name for one in shared.iterdir()] == ["t.1"]
+        return
+    assert end.outcome == REFUSED and not end.timings
+    why = "No such file or directory" if there == "nothing" else "Not a directory"
+    assert f"node n1: result_dir {shared}: {why}; share the directory" in end.message
+    assert "or leave result_dir out" in end.message
+
+
+async def test_a_directory_of_results_that_hangs_holds_up_its_task_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    responds = threading.Event()
+
+    def hang(directory: str, _name: str) -> None:
+        if directory == "/hangs":
+            responds.wait(LIMIT_S)
+
+    monkeypatch.setattr("hrm.pipelines.worker.runtime.check_result_dir", hang)
+    monkeypatch.setattr("hrm.pipelines.worker.runtime._CHECK_LIMIT_S", 3.0)
+    try:
+        async with working(tmp_path) as (runtime, master, _):
+            hangs = master.place("t", "slow", 0.0, result_dir="/hangs")
+            other = master.place("withdrawn", "slow", 0.0, result_dir="/hangs")
+            await until(lambda: len(runtime._checking) == 2)
+            third = master.place("t2", "slow", 0.0)
+            assert (await master.ended(third))[0].outcome == DONE
+            master.send(acknowledge=third)
+            master.hang_up()
+            assert hangs in (await master.receive("register")).tasks
+            data, order = placing("t", "slow", 0.0, result_dir="/hangs")
+            master.send(data=data)
+            master.send(place=order)
+            master.send(withdraw=pb.WithdrawPipelineTask(attempt=other, reason="cancelled"))
+            await until(lambda: len(runtime._checking) == 1)
+            yielding = asyncio.create_task(runtime.yield_all())
+            end, _ = await master.ended(hangs)
+            assert end.outcome == REFUSED and "/hangs: it has not responded for 3 s" in end.message
+            assert not yielding.done() and not runtime._checking
+            master.send(acknowledge=hangs)
+            async with asyncio.timeout(LIMIT_S):
+                await yielding
+    finally:
+        responds.set()
 
 
 async def test_a_task_that_is_withdrawn_is_stopped(tmp_path: Path) -> None:

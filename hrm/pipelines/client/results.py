@@ -16,20 +16,35 @@ A client that requests ``json`` or ``arrow`` gets that or an error, and never re
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import hashlib
 import hmac
 import io
 import json
 import math
+import os
 import pickle
 import sys
+from pathlib import Path
 from types import ModuleType
 from typing import IO, Any
 
 from hrm.errors import HrmError, InvalidConfig, PermissionDenied
 from hrm.pipelines.core.model import ResultFormat
 
-__all__ = ["NotPlain", "Seal", "check_proof", "decode", "encode", "need_arrow", "result_name"]
+__all__ = [
+    "NotPlain",
+    "Seal",
+    "check_proof",
+    "check_result_dir",
+    "decode",
+    "encode",
+    "need_arrow",
+    "not_in_result_dir",
+    "not_written",
+    "result_name",
+]
 
 PICKLE_PROTOCOL = 5
 ARROW_MAJOR_MIN = 15
@@ -41,6 +56,7 @@ PLAIN_ITEMS_MAX = 100_000
 JSON_ITEMS_MAX = 10_000_000
 INTEGER_BITS_MAX = 4096
 """Python refuses to write decimal numbers of more than 4,300 digits."""
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 _DOMAIN = b"hrm pipeline result, version 1"
 _JSON, _ARROW, _PICKLE = ResultFormat.JSON, ResultFormat.ARROW, ResultFormat.PICKLE
 
@@ -113,6 +129,37 @@ def check_proof(
 
 
 # --- writing, in the worker -------------------------------------------------------------------
+
+
+def check_result_dir(directory: str, name: str) -> None:
+    """Check that a result of this name can be written to a directory that nodes share.
+
+    Raises:
+        OSError: it cannot; the message has the directory, the reason and what to do.
+    """
+    part = Path(directory, f"{name}.part")
+    try:
+        os.close(os.open(part, os.O_CREAT | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
+    except OSError as error:
+        raise not_in_result_dir(directory, error) from error
+    with contextlib.suppress(OSError):
+        part.unlink()
+
+
+def not_in_result_dir(directory: str, error: OSError) -> OSError:
+    """The error of a result that cannot be written to the directory that its task names."""
+    if error.errno in _FULL:
+        return OSError(f"result_dir {directory}: {error.strerror}; free some space there")
+    return OSError(
+        f"result_dir {directory}: {error.strerror or error}; share the directory with all nodes, "
+        f"let the task's user write there, or leave result_dir out"
+    )
+
+
+def not_written(path: Path, error: OSError, node: str) -> OSError:
+    """The error of a file that cannot be written below a worker's directory."""
+    what = f"{error.filename or path}: {error.strerror or error}"
+    return OSError(f"{what}; free some space on {node}" if error.errno in _FULL else what)
 
 
 def encode(value: Any, wanted: ResultFormat, to: Seal | IO[bytes]) -> ResultFormat:

@@ -11,6 +11,8 @@ Nothing is lost and nothing happens twice:
 - tasks of a lost node go to the front of the queue, up to ``attempts_limit`` placements;
 - a task that a node returns was not started and does not count as an attempt; the node gets no more
   until it has reported, or it would be offered the task again immediately, up to the limit;
+- a task that a node refuses was not started either, but counts like a loss, because all nodes may
+  refuse it; other machines come first from then on;
 - a node that reconnects keeps the tasks that are still its own and is ordered to drop the rest.
 
 Source: LDWP + IAWP, section 3.2 (masks) and algorithm 1 (the place of the policy).
@@ -83,7 +85,8 @@ _CHOSEN_MAX = 20
 @dataclass(slots=True, eq=False)
 class TaskRecord:
     """The state of a task. ``node``: where it is placed, None in the queue and at the end;
-    ``attempt`` counts placements; ``before``: why its latest placement failed; ``placed_by``,
+    ``attempt`` counts placements; ``losses``: those of them that failed; ``refused_at``: machines
+    that could not run it; ``before``: why its latest placement failed; ``placed_by``,
     ``fallback``: of its node, as in ``Choice``."""
 
     spec: TaskSpec
@@ -95,6 +98,7 @@ class TaskRecord:
     placed_by: str = ""
     fallback: str = ""
     before: str = ""
+    refused_at: set[str] = field(default_factory=set)
     timings: list[SubtaskTiming] = field(default_factory=list)
     outcome: TaskOutcome | None = None
     message: str = ""
@@ -311,6 +315,9 @@ class PipelineCluster:
         if end.outcome is TaskOutcome.GIVEN_BACK:
             self.table.nodes[event.name].gave_back = True
             self._give_back(record, now, f"returned by {event.name}: {end.message}")
+        elif end.outcome is TaskOutcome.REFUSED:
+            record.refused_at.add(self.table.nodes[event.name].machine)
+            self._again(record, now, end.message or f"refused by {event.name}")
         elif end.outcome is TaskOutcome.CANCELLED:
             self._again(record, now, end.message or "its node released it")
         else:
@@ -326,11 +333,16 @@ class PipelineCluster:
             self._requeue(record, now, why)
 
     def _again(self, record: TaskRecord, now: float, why: str) -> None:
-        """Its node has lost it: place it again, or end it as failed."""
+        """Its node has lost or refused it: place it again, or end it as failed."""
         record.losses += 1
         if record.losses >= self.bounds.attempts_limit:
             times = f"{record.losses} times" if record.losses > 1 else "once"
-            message = f"its worker was lost {times}, which is the limit; the last: {why}"
+            what = (
+                "it was refused, or its worker lost,"
+                if record.refused_at
+                else "its worker was lost"
+            )
+            message = f"{what} {times}, which is the limit; the last: {why}"
             self._finish(record, TaskOutcome.FAILED, message, now)
         else:
             self._requeue(record, now, why)
@@ -483,6 +495,7 @@ class PipelineCluster:
                 nowhere[kind] = record.why
                 self.stranded[self.queue.popleft()] = None
                 continue
+            fits = self.table.elsewhere(fits, record.refused_at)
             choice = self._choose(record.spec, fits, now)
             if choice.node < 0:
                 record.why = choice.why

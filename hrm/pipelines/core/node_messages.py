@@ -50,7 +50,8 @@ class GpuCard:
 class NodeCapacity:
     """What a node has for pipelines. Speeds are relative to the reference platform, 1.0.
 
-    All rows of a node are keyed by the model of its first GPU.
+    ``machine``: where it is, "": on one of its own; what is wrong with a machine's directories is
+    so for all nodes there. All rows of a node are keyed by the model of its first GPU.
     """
 
     name: NodeName
@@ -60,6 +61,7 @@ class NodeCapacity:
     platform: str = ""
     cpu_speed: float = 1.0
     gpu_speed: float = 1.0
+    machine: str = ""
 
     @property
     def gpu_model(self) -> str:
@@ -104,7 +106,9 @@ class RunOutcome(enum.Enum):
 
 
 class TaskOutcome(enum.Enum):
-    """How a task ended on a node, or finally. GIVEN_BACK: not begun, another node may have it."""
+    """How a task ended on a node, or finally. GIVEN_BACK: not begun, another node may have it.
+    REFUSED: it cannot begin on this node, which counts as a failed placement; others may be able
+    to run it. No task ends finally with either."""
 
     __hash__ = object.__hash__
 
@@ -112,6 +116,7 @@ class TaskOutcome(enum.Enum):
     FAILED = "failed"
     CANCELLED = "cancelled"
     GIVEN_BACK = "given back"
+    REFUSED = "refused"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

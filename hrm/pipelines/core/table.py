@@ -8,6 +8,7 @@ report, so that bursts do not all go to the node that looked idle at the last he
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -54,6 +55,10 @@ class NodeRow:
     excused_at_s: float = 0.0
     placed: dict[TaskId, TaskSpec] = field(default_factory=dict)
     unreported: dict[TaskId, float] = field(default_factory=dict)
+
+    @property
+    def machine(self) -> str:
+        return self.capacity.machine or self.capacity.name
 
 
 class NodeTable:
@@ -158,6 +163,14 @@ class NodeTable:
                 f"since they last reported"
             )
         return free, ""
+
+    def elsewhere(self, fits: Mask, machines: Collection[str]) -> Mask:
+        """Those of ``fits`` on other machines than these; all of them, where there are none."""
+        if not machines:
+            return fits
+        others = (row.machine not in machines for row in self.nodes.values())
+        left = fits & np.fromiter(others, np.bool_, len(self.nodes))
+        return left if left.any() else fits
 
     def waits_for_capacity(self, task: TaskSpec) -> bool:
         """Whether a node that accepts tasks could run it once capacity is free."""

@@ -52,6 +52,7 @@ class WorkerDocument:
             platform=self.platform,
             cpu_speed=self.speeds[0],
             gpu_speed=self.speeds[1],
+            machine=self.node,
         )
 
 

@@ -21,8 +21,9 @@ import structlog
 
 from hrm import clock
 from hrm.errors import InvalidRequest
+from hrm.pipelines.client.results import check_result_dir, result_name
 from hrm.pipelines.core import node_messages as m
-from hrm.pipelines.core.model import Device
+from hrm.pipelines.core.model import Device, TaskSpec
 from hrm.pipelines.core.node import PipelineNode
 from hrm.pipelines.core.node_messages import RunOutcome, TaskOutcome
 from hrm.pipelines.policies import corun
@@ -32,7 +33,7 @@ from hrm.pipelines.telemetry import Profiler, Sampler
 from hrm.pipelines.worker.document import WorkerDocument
 from hrm.pipelines.worker.link import WorkerLink
 from hrm.pipelines.worker.policy import WorkerPolicies
-from hrm.pipelines.worker.step_processes import RunResult, StepProcesses
+from hrm.pipelines.worker.step_pool import RunResult, StepProcesses
 from hrm.pipelines.worker.task_dirs import Attempt, TaskDirs, TaskFiles
 from hrm.text import shortened
 from hrm.v1 import pipeline_pb2 as pb
@@ -45,6 +46,8 @@ _PERIOD_S = 1.0
 _PROFILE_S = 4.0
 _PROFILE_SAMPLES = 16
 _FLUSH_LIMIT_S = 3.0
+_CHECK_LIMIT_S = 10.0
+"""In which a directory of results responds."""
 ALONE_S = 3_600.0
 """A worker that has nothing to run, and has had no master for so long, ends: its agent may be dead,
 and then nobody else would end it."""
@@ -70,7 +73,7 @@ class WorkerRuntime:
         self._alone_s = alone_s
         self.document = document
         self._identity = uuid.uuid4().hex
-        self._dirs = TaskDirs(directory / "tasks")
+        self._dirs = TaskDirs(directory / "tasks", document.node)
         capacity = document.capacity
         models = {gpu.model: gpu.memory_mib for gpu in capacity.gpus}
         self._stdm = Stdm(memory_mib=capacity.memory_mib, gpu_memory_mib=models)
@@ -87,6 +90,8 @@ class WorkerRuntime:
         self._processes = StepProcesses(directory, document.import_path, has_device=has_device)
         self._sampler = Sampler([document.gpu_device] if document.gpu_device is not None else [])
         self._files: dict[Attempt, TaskFiles] = {}
+        self._checking: dict[Attempt, asyncio.Task[None]] = {}
+        """Those whose ``result_dir`` is being checked; the core gets them after that."""
         self._unacknowledged: dict[Attempt, m.EndTask] = {}
         self._runs: set[asyncio.Task[None]] = set()
         self._refusals_reported = (0, 0)
@@ -125,7 +130,7 @@ class WorkerRuntime:
         """Take nothing new, end the steps that run, give back the rest; returns when the master has
         acknowledged the ends of all tasks. Whoever calls this has a time limit."""
         self._deliver(m.DrainAsked(now=clock.now(), after_step=True))
-        while self.core.tasks or self._unacknowledged:
+        while self.core.tasks or self._checking or self._unacknowledged:
             self._all_over.clear()
             await self._all_over.wait()
 
@@ -134,9 +139,10 @@ class WorkerRuntime:
         await self._link.close(_FLUSH_LIMIT_S)
         await self._processes.close()
         self._report_refusals()
-        for task in [*self._tasks, *self._runs]:
+        tasks = [*self._tasks, *self._checking.values(), *self._runs]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, *self._runs, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         await self._dirs.close()
 
     async def _tick(self) -> None:
@@ -230,6 +236,7 @@ class WorkerRuntime:
             "raw": files.raw and not subtask.after,
             "output": str(files.output(subtask.name)),
             "memory_limit_mib": start.memory_limit_mib if start.device is Device.CPU else 0,
+            "node": self.document.node,
         }
         if subtask.name == files.last:
             job |= {
@@ -337,15 +344,14 @@ class WorkerRuntime:
         return pipeline_stream.from_node(
             self.document.capacity,
             self._load(whole=True),
-            (*here, *self._unacknowledged),
+            (*here, *self._checking, *self._unacknowledged),
             identity=self._identity,
         )
 
     def _forget_unplaced(self) -> None:
         """Drop inputs whose order did not arrive before the stream broke: the master may resend."""
-        for attempt in [one for one, files in self._files.items() if files.spec is None]:
-            if attempt not in self._unacknowledged:
-                self._forget(attempt)
+        for attempt in [one for one, files in self._files.items() if not files.filled]:
+            self._forget(attempt)
 
     def _connected(self, estimates: bytes) -> None:
         """``estimates``: what the master knows of this user's steps."""
@@ -366,12 +372,8 @@ class WorkerRuntime:
             self._place(message.place, now)
         elif kind == "withdraw":
             attempt = message.withdraw.attempt
-            task_id, why = pw.to_task_id(attempt.task_id), message.withdraw.reason
-            self._deliver(
-                m.TaskWithdrawn(now=now, task_id=task_id, attempt=attempt.attempt, why=why)
-            )
-            if task_id not in self.core.tasks:
-                self._forget((task_id, attempt.attempt))
+            named = (pw.to_task_id(attempt.task_id), attempt.attempt)
+            self._withdraw(named, message.withdraw.reason, now)
         elif kind == "acknowledge":
             attempt = message.acknowledge
             self._forget((pw.to_task_id(attempt.task_id), attempt.attempt))
@@ -387,39 +389,66 @@ class WorkerRuntime:
 
     def _input_data(self, data: pb.PipelineData) -> None:
         files = self._files_of(data.attempt)
-        if files.filled:
-            return
-        try:
-            with files.input.open("ab" if data.offset else "wb") as file:
-                file.write(data.data)
-        except OSError as error:
-            files.problem = f"its input cannot be kept: {error}"
+        if not files.filled:
+            self._dirs.add_input(files, data.offset, data.data)
 
     def _place(self, order: pb.PlacePipelineTask, now: float) -> None:
         files = self._files_of(order.attempt)
         task_id = pw.to_task_id(order.attempt.task_id)
+        attempt = (task_id, order.attempt.attempt)
         task = pw.to_task(
             order, task_id, size_mb=order.size_mb, submitted_at_s=order.submitted_at_s
         )
+        if attempt in self._checking or files.spec is not None:
+            return  # the order is repeated
         if not files.filled:
-            files.filled = True
-            try:
-                used = {one.code for one in self._files.values()}
-                self._dirs.fill(files, order, used)
-            except OSError as error:
-                files.problem = f"its files cannot be kept: {error}"
-        if files.problem:
-            ended = m.EndTask(
+            self._dirs.fill(files, order, {one.code for one in self._files.values()})
+        if task.result_dir and not files.problem:
+            checking = asyncio.create_task(self._check_result_dir(attempt, files, task))
+            self._checking[attempt] = checking
+        else:
+            self._take_in(attempt, files, task, now)
+
+    async def _check_result_dir(self, attempt: Attempt, files: TaskFiles, task: TaskSpec) -> None:
+        """Take the task in once that is known: no step is to run in vain. The directory is on
+        another machine, perhaps, which may not respond."""
+        directory = task.result_dir
+        try:
+            async with asyncio.timeout(_CHECK_LIMIT_S):
+                await asyncio.to_thread(check_result_dir, directory, result_name(*attempt))
+        except TimeoutError:
+            files.refuse(
+                f"result_dir {directory}: it has not responded for {_CHECK_LIMIT_S:g} s; check "
+                f"what serves it, or leave result_dir out"
+            )
+        except OSError as error:
+            files.refuse(str(error))
+        del self._checking[attempt]
+        self._take_in(attempt, files, task, clock.now())
+
+    def _take_in(self, attempt: Attempt, files: TaskFiles, task: TaskSpec, now: float) -> None:
+        task_id, number = attempt
+        if not files.problem:
+            files.spec = task
+            self._deliver(m.TaskPlaced(now=now, task=task, attempt=number))
+            return
+        self._ended(
+            m.EndTask(
                 task_id=task_id,
-                attempt=order.attempt.attempt,
-                outcome=TaskOutcome.GIVEN_BACK,
+                attempt=number,
+                outcome=TaskOutcome.REFUSED if files.refused else TaskOutcome.GIVEN_BACK,
                 message=f"node {self.document.node}: {files.problem}",
                 timings=(),
             )
-            self._ended(ended)
-            return
-        files.spec = task
-        self._deliver(m.TaskPlaced(now=now, task=task, attempt=order.attempt.attempt))
+        )
+
+    def _withdraw(self, attempt: Attempt, why: str, now: float) -> None:
+        if (checking := self._checking.pop(attempt, None)) is not None:
+            checking.cancel()
+        task_id, number = attempt
+        self._deliver(m.TaskWithdrawn(now=now, task_id=task_id, attempt=number, why=why))
+        if task_id not in self.core.tasks:
+            self._forget(attempt)
 
     def _forget(self, attempt: Attempt) -> None:
         self._unacknowledged.pop(attempt, None)

@@ -1,11 +1,13 @@
 """``python -m hrm.pipelines.worker.step_process WORKER``: runs steps of pipelines for a worker, one
 after another.
 
-The worker writes one line of JSON for each run to the standard input, and reads one line back when
-the run is over; what the functions print goes to the container's log. Inputs and outputs are files,
-pickled with protocol 5; what the last subtask returns has the format that its client requested,
-with a proof. A pipeline is imported at its first run, and kept. The process ends with its worker,
-at the latest at the end of its input.
+The worker writes one line of JSON for each run, and reads one line back when the run is over. Both
+pipes arrive as the standard input and output, and are moved away before any function runs: those
+find an empty standard input, and what they print goes to the container's log. What they start
+inherits neither pipe, and what they fork and let return ends there, for one process alone may go on
+to the next run. Inputs and outputs are files, pickled with protocol 5; what the last subtask
+returns has the format that its client requested, with a proof. A pipeline is imported at its first
+run, and kept. The process ends with its worker, at the latest at the end of its orders.
 
 The limit on memory is RLIMIT_DATA, set from what the process has at the start of the run, so the
 function gets a MemoryError instead of being killed by the kernel. GPU versions have none, because
@@ -28,18 +30,26 @@ import time
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, TextIO
 
 from hrm.pipelines.client.definition import Function, Pipeline
-from hrm.pipelines.client.results import NotPlain, Seal, encode, result_name
+from hrm.pipelines.client.results import (
+    NotPlain,
+    Seal,
+    encode,
+    not_in_result_dir,
+    not_written,
+    result_name,
+)
 from hrm.pipelines.core.model import Device, ResultFormat
 from hrm.pipelines.core.node_messages import RunOutcome
 
 __all__ = ["Job", "main", "run_job"]
 
 Job = dict[str, Any]
-"""``reference``, ``subtask``, ``device``; ``inputs``: paths of files; ``raw``: the input is bytes,
-not pickled; ``output``: the path to write; ``memory_limit_mib``: 0 for none.
+"""``run``: its number, which the reply repeats; ``reference``, ``subtask``, ``device``; ``inputs``:
+paths of files; ``raw``: the input is bytes, not pickled; ``output``: the path to write;
+``memory_limit_mib``: 0 for none; ``node``: the machine, for messages.
 
 Of the last subtask also ``result_format``, ``result_key`` (hexadecimal, "" for none), ``task_id``
 and ``placement``: what it returns is the task's result (see ``hrm.pipelines.client.results``); and
@@ -55,15 +65,34 @@ class _NotImportable(Exception):
 
 
 def main() -> int:
-    """Serve until the input ends. The argument is the process id of the worker."""
+    """Serve until the orders end. The argument is the process id of the worker."""
     _end_with(int(sys.argv[1]))
-    replies = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)
-    for line in sys.stdin.buffer:
-        reply = run_job(json.loads(line))
+    orders, replies = _own_pipes()
+    for line in orders:
+        job = json.loads(line)
+        reply = run_job(job)
         _give_device_memory_back(failed=reply["outcome"] != RunOutcome.DONE.name)
-        replies.write(json.dumps(reply) + "\n")
+        replies.write(json.dumps({"run": job["run"], **reply}) + "\n")
     return 0
+
+
+def _own_pipes() -> tuple[BinaryIO, TextIO]:
+    """Move the pipes of orders and replies where no function looks, and no process inherits them.
+
+    One that is forked has nothing in their place: it could take the orders of later runs, and as
+    long as it lives the worker would not notice that this process has ended.
+    """
+    orders, replies = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "w", buffering=1)
+    nothing = os.open(os.devnull, os.O_RDWR)
+    os.dup2(nothing, 0)
+    os.dup2(2, 1)
+
+    def let_go() -> None:
+        for pipe in (orders, replies):
+            os.dup2(nothing, pipe.fileno(), inheritable=False)
+
+    os.register_at_fork(after_in_child=let_go)
+    return orders, replies
 
 
 def _end_with(worker: int) -> None:
@@ -82,11 +111,13 @@ def run_job(job: Job) -> dict[str, Any]:
     sealed: dict[str, Any] = {}
     _reset_peaks()
     try:
-        function = _function(job)
-        inputs = [_read(Path(path), raw=job.get("raw", False)) for path in job["inputs"]]
+        with _without_forks():
+            function = _function(job)
+            inputs = [_read(Path(path), raw=job.get("raw", False)) for path in job["inputs"]]
         with _memory_limit(job["memory_limit_mib"]):
             started_s = time.perf_counter()
-            result = function(*inputs)
+            with _without_forks():
+                result = function(*inputs)
             ran_s = time.perf_counter() - started_s
             sealed = _write(job, result)
     except _NotImportable as error:
@@ -110,6 +141,22 @@ def run_job(job: Job) -> dict[str, Any]:
         "gpu_memory_mib": _gpu_peak_mib(),
         **sealed,
     }
+
+
+@contextlib.contextmanager
+def _without_forks() -> Iterator[None]:
+    """What the code within has forked, and let return or raise, ends here: its result is not the
+    run's, and it has no part in what follows."""
+    own, status = os.getpid(), 0
+    try:
+        yield
+    except BaseException as error:
+        code = error.code if isinstance(error, SystemExit) else 1
+        status = code if isinstance(code, int) else int(code is not None)
+        raise
+    finally:
+        if os.getpid() != own:
+            os._exit(status & 0xFF)
 
 
 def _function(job: Job) -> Function:
@@ -159,12 +206,9 @@ def _write(job: Job, result: Any) -> dict[str, Any]:
         part.rename(path)
     except OSError as error:
         _drop(part)
-        if not directory:
-            raise
-        raise OSError(
-            f"result_dir {directory}: {error.strerror}; it must be a directory that this node "
-            f"shares, in which the task's user may write"
-        ) from error
+        if directory:
+            raise not_in_result_dir(directory, error) from error
+        raise not_written(path, error, job["node"]) from error
     except (pickle.PicklingError, TypeError, AttributeError) as error:
         _drop(part)
         if isinstance(error, NotPlain):

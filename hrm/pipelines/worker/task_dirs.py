@@ -16,6 +16,8 @@ import stat
 from pathlib import Path
 from typing import IO
 
+from hrm.errors import InvalidRequest
+from hrm.pipelines.client.results import not_written
 from hrm.pipelines.core.model import ResultFormat, TaskId, TaskSpec
 from hrm.v1 import pipeline_pb2 as pb
 from hrm.wire import pipelines as pw
@@ -48,7 +50,13 @@ class TaskFiles:
         self.filled = False
         """All files are present, or were refused."""
         self.problem = ""
-        """Why its input could not be stored."""
+        """Why it cannot begin here."""
+        self.refused = False
+        """Is that so because this machine cannot hold its files?"""
+
+    def refuse(self, why: str) -> None:
+        """It cannot begin on this machine; the first reason counts."""
+        self.problem, self.refused = self.problem if self.refused else why, True
 
     @property
     def input(self) -> Path:
@@ -80,8 +88,10 @@ class TaskFiles:
 class TaskDirs:
     """The directories of one worker."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, node: str) -> None:
+        """``node``: the machine, for messages."""
         self.root = root
+        self._node = node
         self._code: dict[Path, None] = {}
         """Directories of modules, the most recently used last."""
         self._numbers = itertools.count()
@@ -93,17 +103,43 @@ class TaskDirs:
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def make(self, task_id: TaskId, attempt: int) -> TaskFiles:
-        """A new placement, whose input is being received."""
-        directory = self.root / f"{task_id}.{attempt}"
-        directory.mkdir(mode=0o700, exist_ok=True)
-        return TaskFiles(directory)
+        """A new placement, whose input is being received; refused if the disk refuses it."""
+        task = TaskFiles(self.root / f"{task_id}.{attempt}")
+        try:
+            task.directory.mkdir(mode=0o700, exist_ok=True)
+        except OSError as error:
+            task.refuse(self._why(task.directory, error))
+        return task
+
+    def add_input(self, task: TaskFiles, offset: int, data: bytes) -> None:
+        """A piece of its input, in order; the task is refused if the disk refuses it."""
+        if task.refused:
+            return
+        try:
+            with task.input.open("ab" if offset else "wb") as file:
+                file.write(data)
+        except OSError as error:
+            task.refuse(self._why(task.input, error))
 
     def fill(self, task: TaskFiles, order: pb.PlacePipelineTask, used: set[Path]) -> None:
         """All files are present. ``used``: directories of code of other placements.
 
-        Raises:
-            OSError: the disk refuses it.
+        The task is refused if the disk refuses it, or its files cannot be such.
         """
+        task.filled = True
+        if task.refused:
+            return
+        try:
+            self._fill(task, order, used)
+        except OSError as error:
+            task.refuse(self._why(task.directory, error))
+        except InvalidRequest as error:
+            task.refuse(error.message)
+
+    def _why(self, path: Path, error: OSError) -> str:
+        return f"its files cannot be written: {not_written(path, error, self._node)}"
+
+    def _fill(self, task: TaskFiles, order: pb.PlacePipelineTask, used: set[Path]) -> None:
         if not order.payload_bytes:
             task.input.write_bytes(b"")
         size = task.input.stat().st_size
@@ -114,7 +150,11 @@ class TaskDirs:
         task.code = self.code_of(pw.to_files(order.files), used)
 
     def code_of(self, files: dict[str, bytes], used: set[Path] | None = None) -> Path:
-        """The directory of these modules, named after their content; created if missing."""
+        """The directory of these modules, named after their content; created if missing.
+
+        Raises:
+            OSError: the disk refuses it; nothing of it stays.
+        """
         digest = hashlib.sha256()
         for path, content in sorted(files.items()):
             digest.update(f"{path}\0{len(content)}\0".encode() + content)
@@ -122,12 +162,16 @@ class TaskDirs:
         if not directory.is_dir():
             self._drop_old_code(used or set())
             part = self.root / "gone" / f"part-{next(self._numbers)}"
-            part.mkdir(mode=0o700)
-            for path, content in files.items():
-                target = part / path
-                target.parent.mkdir(parents=True, exist_ok=True)
-                target.write_bytes(content)
-            part.rename(directory)
+            try:
+                part.mkdir(mode=0o700)
+                for path, content in files.items():
+                    target = part / path
+                    target.parent.mkdir(parents=True, exist_ok=True)
+                    target.write_bytes(content)
+                part.rename(directory)
+            except OSError:
+                shutil.rmtree(part, ignore_errors=True)
+                raise
         self._code.pop(directory, None)
         self._code[directory] = None  # now the most recent
         return directory

@@ -127,7 +127,7 @@ class PipelineChecks:
 
     def attempt_ended(self, name: NodeName, end: EndTask) -> None:
         is_back = self._came_back.get(end.task_id) == name
-        if is_back and end.outcome in (TaskOutcome.GIVEN_BACK, TaskOutcome.CANCELLED):
+        if is_back and end.outcome not in (TaskOutcome.DONE, TaskOutcome.FAILED):
             del self._came_back[end.task_id]
 
     def decided(

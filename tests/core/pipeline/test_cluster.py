@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -249,6 +251,26 @@ def test_what_is_given_back_goes_elsewhere_and_counts_as_no_attempt() -> None:
     cluster.end("t", 2.0, TaskOutcome.GIVEN_BACK, "draining")
     assert cluster.placed["t"].node == "n2"
     assert not cluster.finished
+
+
+def test_what_is_refused_goes_to_another_machine_and_counts() -> None:
+    cluster = Cluster(bounds=ClusterBounds(attempts_limit=3))
+    for name, machine in (("w1", "n1"), ("w2", "n1"), ("w3", "n2")):
+        cluster.join(replace(capacity(name), machine=machine))
+    cluster.submit(task("t"))
+    cluster.submit(task("u"))
+    assert cluster.placed["t"].node == "w1"
+    cluster.end("t", 1.0, TaskOutcome.REFUSED, "node n1: result_dir /shared: no such directory")
+    assert cluster.placed["t"].node == "w3", "w2 is on the same machine"
+    cluster.end("t", 2.0, TaskOutcome.REFUSED, "node n2: result_dir /shared: no such directory")
+    assert cluster.placed["t"].attempt == 3, "no machine is left, but an attempt is"
+    cluster.submit(task("v"), 2.0)
+    assert "v" in cluster.placed, "others are not held up"
+    cluster.end("t", 3.0, TaskOutcome.REFUSED, "node n2: its files cannot be written")
+    (finish,) = cluster.finished
+    assert finish.outcome is TaskOutcome.FAILED
+    assert "refused" in finish.message and "3 times" in finish.message
+    assert "node n2: its files cannot be written" in finish.message
 
 
 def test_a_cancelled_task_ends_at_once_wherever_it_is() -> None:

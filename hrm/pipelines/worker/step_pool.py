@@ -6,7 +6,7 @@ At most four wait on one GPU. To stop a run is to kill its process group and all
 die with their worker, and the container's end takes what functions have detached from them.
 
 What they print is in the log of the container. Their replies are validated, because the function
-that they run may have written them.
+that they run may have written them, and those of another run are ignored.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class StepProcesses:
             if run in self._stopped:
                 process.kill()
             started(process.process.pid)
-            return await self._ask(process, job)
+            return await self._ask(process, {**job, "run": run})
         except OSError as error:
             return RunResult(outcome=RunOutcome.CRASHED, message=f"no process starts: {error}")
         finally:
@@ -226,8 +226,7 @@ class StepProcesses:
         try:
             pipe.stdin.write(json.dumps(job).encode() + b"\n")
             await pipe.stdin.drain()
-            line = await pipe.stdout.readline()
-            reply = _result_of(json.loads(line)) if line else None
+            reply = await _reply(pipe.stdout, job["run"])
         except (ConnectionError, ValueError, RecursionError) as error:
             _log.warning("a reply is malformed", why=repr(error))
             reply = None
@@ -248,14 +247,28 @@ class StepProcesses:
         return reply
 
 
-def _result_of(reply: Any) -> RunResult:
+async def _reply(lines: asyncio.StreamReader, run: int) -> RunResult | None:
+    """The process's reply about this run; None: there is none. Those about others are ignored.
+
+    Raises:
+        ValueError: it is not a valid reply.
+    """
+    while line := await lines.readline():
+        reply = json.loads(line)
+        if not isinstance(reply, dict) or type(reply.get("run")) is not int:
+            raise ValueError("it is no object with a run")
+        if reply["run"] == run:
+            return _result_of(reply)
+        _log.warning("a reply of another run is ignored", run=run, of=reply["run"])
+    return None
+
+
+def _result_of(reply: dict[str, Any]) -> RunResult:
     """A process's reply about a run.
 
     Raises:
         ValueError: it is not a valid reply.
     """
-    if not isinstance(reply, dict):
-        raise ValueError("it is no object")
     outcome = RunOutcome.__members__.get(_text(reply, "outcome"))
     if outcome is None:
         raise ValueError("no such outcome")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import pickle
+import signal
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -14,7 +16,7 @@ import pytest
 
 from hrm.pipelines.core.model import Device
 from hrm.pipelines.core.node_messages import RunOutcome
-from hrm.pipelines.worker.step_processes import RunResult, StepProcesses
+from hrm.pipelines.worker.step_pool import RunResult, StepProcesses
 from tests.pipeline.test_step_runs import job
 
 REPOSITORY = Path(__file__).parents[2]
@@ -39,6 +41,7 @@ def _nap(directory: Path, seconds: float) -> dict[str, Any]:
         "raw": False,
         "output": str(directory / "output"),
         "memory_limit_mib": 0,
+        "node": "n1",
     }
 
 
@@ -102,24 +105,76 @@ async def test_few_wait_on_one_gpu_whatever_their_code(
 @pytest.mark.parametrize(
     "response",
     [
-        b"[]", b"1", b"nonsense", b'{"outcome": "FINE"}', b'{"outcome": 1}', b"[" * 100_000,
-        b'{"outcome": "DONE", "ran_s": "long"}', b'{"outcome": "DONE", "ran_s": NaN}',
-        b'{"outcome": "DONE", "memory_mib": -1}', b'{"outcome": "DONE", "gpu_memory_mib": 1e300}',
-        b'{"outcome": "DONE", "message": []}', b'{"outcome": "DONE", "proof": "no"}',
-        b'{"outcome": "DONE", "result_format": "xml"}', b"x" * (2 << 20),
+        b"[]", b"{}", b"1", b"nonsense", b"[" * 100_000, b'{"outcome": "DONE"}',
+        b'{"run": "1", "outcome": "DONE"}',
+        *(b'{"run": 1, "outcome": ' + rest for rest in (
+            b'"FINE"}', b'1}', b'"DONE", "ran_s": "long"}', b'"DONE", "ran_s": NaN}',
+            b'"DONE", "memory_mib": -1}', b'"DONE", "gpu_memory_mib": 1e300}',
+            b'"DONE", "message": []}', b'"DONE", "proof": "no"}',
+            b'"DONE", "result_format": "xml"}',
+        )), b"x" * (2 << 20),
     ],
-    ids=lambda one: one[:40].decode(),
+    ids=lambda one: one[:60].decode(),
 )  # fmt: skip
 async def test_what_a_function_returns_in_its_processes_place_is_checked(
     tmp_path: Path, processes: StepProcesses, response: bytes
 ) -> None:
     """A function may find the pipe to the worker. It loses its process, and harms nothing else."""
     (tmp_path / "answer").write_bytes(response)
-    (tmp_path / "lying.py").write_text(LYING.format(path=tmp_path / "answer"))
+    (tmp_path / "lying.py").write_text(LYING.format(path=tmp_path / "answer", rest_s=600))
     job = {**_nap(tmp_path, 0.0), "reference": "lying:lying", "subtask": "lie"}
     async with asyncio.timeout(LIMIT_S):
         result = await processes.run(1, (Device.CPU, 0), tmp_path, job, lambda _pid: None)
     assert result.outcome is RunOutcome.CRASHED and not processes._idle
+
+
+async def _run_with_children(
+    processes: StepProcesses, number: int, directory: Path, subtask: str, value: Any
+) -> Any:
+    """What the step returned, or how it failed."""
+    (directory / "with_children.py").write_text(WITH_CHILDREN)
+    wanted = job(directory, f"-.{subtask}", value, reference="with_children:with_children")
+    async with asyncio.timeout(LIMIT_S):
+        result = await processes.run(number, (Device.CPU, 0), directory, wanted, lambda _pid: None)
+    if result.outcome is not RunOutcome.DONE:
+        return result.message
+    return pickle.loads((directory / "output").read_bytes())
+
+
+async def test_the_input_of_a_step_is_empty_and_no_process_of_it_takes_an_order(
+    processes: StepProcesses, tmp_path: Path
+) -> None:
+    assert await _run_with_children(processes, 1, tmp_path, "read", 0) == ("", b"")
+    left = await _run_with_children(processes, 2, tmp_path, "leave", 0)
+    assert await _run_with_children(processes, 3, tmp_path, "wait", left) == 0, "it read the end"
+    assert len(processes._idle) == 1, "one process has served them all"
+
+
+@pytest.mark.parametrize(("way", "status"), [("return", 0), ("raise", 1), ("exit", 3)])
+async def test_what_a_step_forks_ends_with_the_function_and_returns_nothing(
+    processes: StepProcesses, tmp_path: Path, way: str, status: int
+) -> None:
+    assert await _run_with_children(processes, 1, tmp_path, "fork", way) == status << 8
+
+
+async def test_a_process_that_ends_is_missed_though_what_it_forked_lives_on(
+    processes: StepProcesses, tmp_path: Path
+) -> None:
+    path = tmp_path / "pid"
+    try:
+        ended = await _run_with_children(processes, 1, tmp_path, "stay", str(path))
+    finally:
+        os.kill(int(path.read_text()), signal.SIGKILL)
+    assert "exit code 3" in ended
+
+
+async def test_a_reply_of_another_run_is_ignored(processes: StepProcesses, tmp_path: Path) -> None:
+    (tmp_path / "answer").write_bytes(b'{"run": 7, "outcome": "RAISED", "message": "late"}')
+    (tmp_path / "lying.py").write_text(LYING.format(path=tmp_path / "answer", rest_s=0))
+    lie = {**_nap(tmp_path, 0.0), "reference": "lying:lying", "subtask": "lie"}
+    async with asyncio.timeout(LIMIT_S):
+        result = await processes.run(8, (Device.CPU, 0), tmp_path, lie, lambda _pid: None)
+    assert result.outcome is RunOutcome.DONE, result.message
 
 
 async def test_a_process_that_was_stopped_as_it_replied_serves_no_other_task(
@@ -175,6 +230,7 @@ async def test_a_step_sees_the_gpu_of_its_container_and_on_a_core_none(
 
 LYING = """
 import os
+import time
 from pathlib import Path
 from hrm.pipelines import Pipeline
 lying = Pipeline("lying")
@@ -189,5 +245,52 @@ def lie(value):
                 left = left[os.write(number, left):]
         except OSError:
             pass
-    os.read(0, 1)
+    time.sleep({rest_s})
+"""
+
+
+WITH_CHILDREN = """
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from hrm.pipelines import Pipeline
+with_children = Pipeline("with-children")
+
+@with_children.subtask()
+def read(value):
+    return sys.stdin.read(), subprocess.run(["cat"], capture_output=True).stdout
+
+@with_children.subtask()
+def leave(value):
+    return subprocess.Popen(["cat"]).pid
+
+@with_children.subtask()
+def fork(value):
+    forked = os.fork()
+    if forked:
+        return os.waitpid(forked, 0)[1]
+    if value == "return":
+        return -1
+    if value == "raise":
+        raise ValueError("of the one that was forked")
+    sys.exit(3)
+
+@with_children.subtask()
+def wait(pid):
+    return os.waitpid(pid, 0)[1]
+
+@with_children.subtask()
+def stay(value):
+    if not os.fork():
+        os.setsid()
+        if os.fork():
+            os._exit(0)
+        Path(value).write_text(str(os.getpid()))
+        time.sleep(600)
+    while not Path(value).exists() or not Path(value).read_text():
+        time.sleep(0.01)
+    os.wait()
+    os._exit(3)
 """
