@@ -29,7 +29,16 @@ from typing import IO, Any
 from hrm.errors import HrmError, InvalidConfig, PermissionDenied
 from hrm.pipelines.core.model import ResultFormat
 
-__all__ = ["NotPlain", "Seal", "check_proof", "decode", "encode", "need_arrow", "result_name"]
+__all__ = [
+    "NotPlain",
+    "Seal",
+    "check_proof",
+    "decode",
+    "encode",
+    "is_plain",
+    "need_arrow",
+    "result_name",
+]
 
 PICKLE_PROTOCOL = 5
 ARROW_MAJOR_MIN = 15
@@ -141,6 +150,11 @@ def _best(value: Any) -> ResultFormat:
     if arrow is not None and type(value) in (arrow.Table, arrow.RecordBatch):
         return _ARROW
     return _PICKLE if _why_not_plain(value, PLAIN_ITEMS_MAX) else _JSON
+
+
+def is_plain(value: Any) -> bool:
+    """Would JSON return an equal value of equal types?"""
+    return not _why_not_plain(value)
 
 
 def _why_not_plain(value: Any, items_max: int = JSON_ITEMS_MAX) -> str:
