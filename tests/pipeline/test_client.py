@@ -257,6 +257,17 @@ def test_a_refused_call_is_not_taken_for_a_master_that_is_not_there(code: int) -
     assert not rpc.is_refused(refused(2))
 
 
+def test_of_what_is_given_up_the_master_hears_only_if_it_was_sent(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bounded = _Bounded(32, call_s=0.2)
+    monkeypatch.setattr(client, "_stub", bounded)
+    tasks = [client.submit(sample_steps.arithmetic, 1) for _ in range(100)]
+    client.cancel_all(tasks, "no more")
+    assert all(task.outcome(5.0).error for task in tasks)
+    assert set(bounded.cancelled) == bounded.submitted and 0 < len(bounded.submitted) < 100
+
+
 def test_many_are_given_up_in_time_where_no_call_is_answered(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:

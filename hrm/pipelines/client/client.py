@@ -208,6 +208,7 @@ class Client:
         self.patience_s = patience_s
         self._loop = _loop()
         self._running: dict[asyncio.Task[Any], str] = {}
+        self._unsent: set[str] = set()
         self._closed = False
         self._ownership_key = ownership_keys.new_key()
         self._sources: dict[int, tuple[Pipeline, Sources, PipelineSpec, pb.PipelineSpec]] = {}
@@ -239,6 +240,7 @@ class Client:
         """
         request = self._request(pipeline, value, size_mb, workload, result_format)
         given_up = threading.Event()
+        self._unsent.add(request.task_id)
         future = self._start(self._run(request, given_up))
         return Task(self, _ticket_of(request), future, given_up)
 
@@ -349,8 +351,8 @@ class Client:
                 is_there = is_there and await self._cancel(task_id, reason)
 
         async def ask() -> None:
-            await asyncio.gather(*(cancel(one.task_id) for one in given_up))
             ids = {one.task_id for one in given_up}
+            await asyncio.gather(*(cancel(task_id) for task_id in sorted(ids - self._unsent)))
             running = [task for task, own in self._running.items() if own in ids]
             if running:
                 await asyncio.wait(running, timeout=GIVE_UP_S)
@@ -486,6 +488,7 @@ class Client:
             with contextlib.suppress(errors.AlreadyExists):
                 await self._again(lambda: self._submit(request, given_up), gate=self._submitting)
         except _GivenUp:
+            self._unsent.discard(request.task_id)
             why = "it was abandoned before the master had it"
             return TaskResult(task_id=request.task_id, value=None, error=why)
         return await self._follow(_ticket_of(request), forget=True)
@@ -513,6 +516,7 @@ class Client:
     ) -> None:
         if given_up.is_set():
             raise _GivenUp
+        self._unsent.discard(request.task_id)
         await self._stub.Submit(request, timeout=self._call_timeout_s)
         if given_up.is_set():
             # The cancellation may have arrived before the submission.
