@@ -9,6 +9,7 @@ which clients do not load.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -24,6 +25,7 @@ __all__ = [
     "channel",
     "create_token",
     "error_from",
+    "is_refused",
     "read_token",
     "status_of",
     "sync_channel",
@@ -60,6 +62,16 @@ def status_of(error: errors.HrmError) -> grpc.StatusCode:
     return next((s for kind, s in _STATUS if isinstance(error, kind)), grpc.StatusCode.INTERNAL)
 
 
+_REFUSED = re.compile(r"RST_STREAM\b.*\berror code (?:7|11)\b")
+"""REFUSED_STREAM and ENHANCE_YOUR_CALM (RFC 9113, section 7)."""
+
+
+def is_refused(error: grpc.RpcError) -> bool:
+    """Was the call refused before it began, as one of too many? It may be made again."""
+    details = error.details() if hasattr(error, "details") else None
+    return _REFUSED.search(details or "") is not None
+
+
 def error_from(error: grpc.RpcError, target: str) -> errors.HrmError:
     """The HRM error for a failed call to ``target`` (host:port). Its details are untrusted text,
     which is passed on to logs, terminals and drivers' exceptions."""
@@ -69,6 +81,11 @@ def error_from(error: grpc.RpcError, target: str) -> errors.HrmError:
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
         return errors.Unavailable(
             f"{target} did not respond in time; try again, or allow more with --timeout"
+        )
+    if is_refused(error):
+        return errors.Unavailable(
+            f"{target} is up and refuses more calls: it is overloaded, or has too many of this "
+            f"client ({details}); try again, and make fewer at a time"
         )
     if code is grpc.StatusCode.UNAVAILABLE and "the master is paused" in details:
         return errors.DiskFull(details)

@@ -8,10 +8,11 @@ from hrm.core.master.core import MasterCore
 from hrm.core.vocabulary.bounds import Bounds
 from hrm.core.vocabulary.model import ApplicationId, NodeName, Resources
 from hrm.core.vocabulary.run_times import RunTime
+from hrm.identity.roles import CLUSTER, AccessRole, Identity, IdentityKind
 from hrm.policies import load
 from hrm.testing.virtual import VirtualCluster, unit
 from hrm.v1 import admin_pb2
-from hrm.wire.admin import from_cluster
+from hrm.wire.admin import from_cluster, to_kill
 
 FULL_S = 60.0
 
@@ -125,3 +126,10 @@ def test_the_age_of_the_oldest_waiting_container_counts_by_itself() -> None:
     cluster.settle()
     assert cluster.states(app) == {"running": 2}
     assert scheduler_of(cluster).oldest_wait_s < 2.0, "the other one's"
+
+
+def test_why_an_application_was_killed_names_its_killer_in_words() -> None:
+    ada = Identity(name="ada", kind=IdentityKind.USER, role=AccessRole.OPERATOR)
+    request = admin_pb2.KillApplicationRequest(application_id="a")
+    assert to_kill(request, 1, 0.0, CLUSTER).reason == "killed by the cluster's administrator"
+    assert to_kill(request, 1, 0.0, ada).reason == "killed by user ada"

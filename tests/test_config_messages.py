@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from hrm import config
+from hrm.config.problems import FORMER
 from hrm.errors import InvalidConfig
 
 
@@ -59,6 +60,24 @@ def test_an_unknown_variable_of_a_daemon_is_no_silence(monkeypatch: pytest.Monke
     both = _message(config.MasterSettings, schedulers="0")
     assert "HRM_MASTER_PROT" in both, "all problems come at once"
     assert "schedulers is '0' (set by --schedulers); it must be an integer from 1 to 256" in both
+
+
+@pytest.mark.parametrize("name", FORMER)
+@pytest.mark.parametrize(
+    "daemon", [config.MasterSettings, config.AgentSettings, config.SchedulerSettings]
+)
+def test_what_was_a_setting_says_what_to_write_instead_wherever_it_is(
+    toml: Path, monkeypatch: pytest.MonkeyPatch, daemon: Any, name: str
+) -> None:
+    assert name not in daemon.model_fields
+    gone = f"is no setting any more: {FORMER[name]}"
+    assert f"{name} (set by --{name.replace('_', '-')}) {gone}" in _message(daemon, **{name: "2"})
+    variable = f"HRM_{daemon.table}_{name}".upper()
+    monkeypatch.setenv(variable, "2")
+    assert f"any more: {FORMER[name]}; unset {variable}" in _message(daemon)
+    monkeypatch.delenv(variable)
+    toml.write_text(f"[{daemon.table}]\n{name} = 2\n")
+    assert _message(daemon) == f"{name} (set in {toml}, table [{daemon.table}]) {gone}"
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,9 @@
 """``hrm master``, ``hrm agent`` and ``hrm scheduler``: the daemons, in the foreground.
 
 Their flags are the settings of :mod:`hrm.config`, one flag a field, so that a new setting has its
-flag, its help text and its check at once. Values pass as text; only pydantic validates them, with
-the same messages whether they came from a flag, the environment or ``hrm.toml``.
+flag, its help text and its check at once. Settings that there were have a flag, too, which no help
+shows: it is refused with what to write instead. Values pass as text; only pydantic validates them,
+with the same messages whether they came from a flag, the environment or ``hrm.toml``.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import typer
 
 from hrm import allocator, config, errors, text
 from hrm.cli import console, store
+from hrm.config.problems import FORMER
 
 __all__ = ["app", "flag_name", "shown_default", "shown_type"]
 
@@ -88,6 +90,16 @@ def _with_flags(
             )
         )
 
+    for name in FORMER:
+        option = typer.Option(flag_name(name), hidden=True)
+        parameters.append(
+            inspect.Parameter(
+                name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=None,
+                annotation=Annotated[str | None, option],
+            )
+        )
     parameters += more
 
     def command(**flags: Any) -> None:

@@ -173,7 +173,8 @@ def whoami(
         me = connection.identities.WhoAmI(WhoAmIRequest(), timeout=timeout)
     until = f", until {_when(me.expires_at_s)}" if me.expires_at_s else ""
     token = f", token {me.token_id}" if me.token_id else ""
-    show(me, output, lambda _: plain(f"{me.kind} {me.name}, role {me.role}{token}{until}"))
+    who = "the cluster's own token" if me.kind == "cluster" else f"{me.kind} {me.name}"
+    show(me, output, lambda _: plain(f"{who}, role {me.role}{token}{until}"))
 
 
 @app.command()

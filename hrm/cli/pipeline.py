@@ -8,7 +8,6 @@ import enum
 import json
 import pickle
 from collections.abc import Iterable
-from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,21 +15,17 @@ import typer
 
 from hrm import errors
 from hrm.cli.client import document
-from hrm.cli.console import Output, error_line, note, one_line, plain, print_json, table, view
+from hrm.cli.console import Output, error_line, note, print_json, view
+from hrm.cli.pipeline_views import result_document, results_table, tasks_table, workers_table
 from hrm.cli.queries import TIMEOUT_S, MasterOption, OutputOption, TimeoutOption
 from hrm.cli.signals import sigterm_as_interrupt
-from hrm.text import shortened
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from hrm.pipelines.client.client import Client, Task
     from hrm.pipelines.client.outcome import TaskResult
-    from hrm.v1 import pipeline_pb2
 
 __all__ = ["app"]
 
-SHOWN_CHARACTERS = 60
 NOTE_AFTER_S = 3.0
 NO_WORKERS = "no worker of a pipeline runs; they start as tasks come"
 FORMAT_HELP = (
@@ -134,10 +129,10 @@ def run(
         _save(results, save)
     if output is Output.JSON:
         print_json(
-            {"results": [_as_json(text, one) for text, one in zip(inputs, results, strict=True)]}
+            {"results": [result_document(x, one) for x, one in zip(inputs, results, strict=True)]}
         )
     else:
-        view(_results_table(inputs, results))
+        view(results_table(inputs, results))
         for one in results:
             for text in sorted({run.message for run in one.runs if run.ok and run.message}):
                 note(text)
@@ -169,8 +164,6 @@ def submit(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Submit a pipeline's tasks; with --detach their results are fetched later."""
-    from hrm.core.vocabulary.model import WorkloadClass
-    from hrm.pipelines.client.client import Client
     from hrm.pipelines.client.sources import load
 
     if not detach:
@@ -181,21 +174,24 @@ def submit(
         return
     pipeline = load(reference)
     values = [(_value(x, kind), size_mb or _size_mb(x, kind)) for x in inputs]
-    sent = []
-    with Client(
-        master, queue=queue, node_labels=labels or (), result_dir=result_dir or ""
-    ) as client:
-        for value, size in values:
-            ticket = client.send(
-                pipeline, value, size_mb=size, workload=WorkloadClass(workload.value),
-                result_format=result_format,
-            )  # fmt: skip
-            ticket.save()
-            sent.append(ticket.task_id)
-            if output is not Output.JSON:
-                print(ticket.task_id, flush=True)
-    if output is Output.JSON:
-        print_json({"tasks": sent})
+    sent: list[str] = []
+    with sigterm_as_interrupt(), _client(master, queue, labels, result_dir) as client:
+        try:
+            for value, size in values:
+                ticket = client.send(
+                    pipeline, value, size_mb=size, workload=workload.value,
+                    result_format=result_format,
+                )  # fmt: skip
+                ticket.save()
+                sent.append(ticket.task_id)
+                if output is not Output.JSON:
+                    print(ticket.task_id, flush=True)
+        except (KeyboardInterrupt, errors.HrmError) as error:
+            _note_what_goes_on(sent, len(values), interrupted=isinstance(error, KeyboardInterrupt))
+            raise
+        finally:
+            if output is Output.JSON and sent:
+                print_json({"tasks": sent})
 
 
 @group.command()
@@ -219,6 +215,12 @@ def result(
     with sigterm_as_interrupt(), Client(master) as client:
         try:
             one = client.attach(ticket).outcome(timeout)
+        except KeyboardInterrupt:
+            note(
+                f"interrupted: task {task_id} goes on; to read its result later: "
+                f"hrm pipeline result {task_id}"
+            )
+            raise
         except TimeoutError as error:
             raise errors.Unavailable(str(error)) from None
         if forget:
@@ -226,9 +228,9 @@ def result(
     if save is not None and one.ok:
         _save_to(one, save)
     if output is Output.JSON:
-        print_json({"results": [_as_json("", one)]})
+        print_json({"results": [result_document("", one)]})
     else:
-        view(_results_table([task_id], [one]))
+        view(results_table([task_id], [one]))
     if not one.ok:
         error_line(f"task {one.task_id}: {one.error}")
         raise typer.Exit(1)
@@ -255,14 +257,14 @@ def list_tasks(
         print_json(document(response))
         return
     if response.nodes:
-        view(_workers_table(response))
+        view(workers_table(response))
     else:
         note(NO_WORKERS)
     if response.tasks:
-        view(_tasks_table(response.tasks))
+        view(tasks_table(response.tasks))
     else:
         ended = "" if everything else " waits or runs; hrm pipeline list --all shows ended ones"
-        note(f"no pipeline task{ended}; to run one: hrm pipeline run MODULE:NAME FILE")
+        note(f"no pipeline task{ended}; to run one: hrm pipeline run MODULE:PIPELINE --input FILE")
 
 
 @group.command()
@@ -315,6 +317,14 @@ def _here(pipeline: Any, value: Any) -> TaskResult:
         return TaskResult(task_id="here", value=None, error=text, node="here")
 
 
+def _client(
+    master: str | None, queue: str, labels: list[str] | None, result_dir: Path | None
+) -> Client:
+    from hrm.pipelines.client.client import Client
+
+    return Client(master, queue=queue, node_labels=labels or (), result_dir=result_dir or "")
+
+
 def _on_cluster(
     pipeline: Any,
     inputs: list[tuple[Any, float]],
@@ -328,36 +338,65 @@ def _on_cluster(
 ) -> list[TaskResult]:
     import time
 
-    from hrm.core.vocabulary.model import WorkloadClass
-    from hrm.pipelines.client.client import Client, progress_bar
+    from hrm.pipelines.client.progress_bar import progress_bar
 
     deadline = time.monotonic() + timeout_s
     with (
         sigterm_as_interrupt(),
-        Client(
-            master, queue=queue, node_labels=labels or (), result_dir=result_dir or ""
-        ) as client,
+        _client(master, queue, labels, result_dir) as client,
         progress_bar(pipeline.name, len(inputs)) as advance,
     ):
         tasks = []
         try:
             for value, size_mb in inputs:
-                kind = WorkloadClass(workload.value)
                 task = client.submit(
-                    pipeline, value, size_mb=size_mb, workload=kind, result_format=result_format
-                )
+                    pipeline, value, size_mb=size_mb, workload=workload.value,
+                    result_format=result_format,
+                )  # fmt: skip
                 tasks.append(task)
                 task.when_done(advance)
             _note_what_is_missing(client, tasks)
             return [task.outcome(max(0.0, deadline - time.monotonic())) for task in tasks]
-        except (TimeoutError, KeyboardInterrupt):
-            client.cancel_all(tasks, "hrm pipeline run was ended")
-            if time.monotonic() < deadline:
-                raise
+        except KeyboardInterrupt:
+            _cancel_all(client, tasks, len(inputs))
+            raise
+        except TimeoutError:
+            client.cancel_all(tasks, f"hrm pipeline run ended after {timeout_s:g} s")
             raise errors.Unavailable(
                 f"not all tasks ended within {timeout_s:g} s, the others were cancelled; allow "
                 f"more with --timeout"
             ) from None
+
+
+def _cancel_all(client: Client, tasks: list[Task], wanted: int) -> None:
+    """Cancel what has not ended, and say so: before it, because it may take seconds."""
+    left = [one for one in tasks if not one.done()]
+    ended, unsent = len(tasks) - len(left), wanted - len(tasks)
+    more = (f"; {ended} had ended" if ended else "") + (
+        f"; {unsent} were not submitted" if unsent else ""
+    )
+    note(f"interrupted: cancelling {len(left)} of {wanted} tasks{more}")
+    client.cancel_all(left, "hrm pipeline run was interrupted")
+    doubtful = sum(not one.done() for one in left)
+    if doubtful:
+        note(
+            f"{client.target} has not confirmed that {doubtful} of them are cancelled, so they may "
+            f"go on; to see them: hrm pipeline list; to end one: hrm pipeline cancel ID"
+        )
+
+
+def _note_what_goes_on(sent: list[str], wanted: int, *, interrupted: bool) -> None:
+    """What has become of the tasks of a submission that is not whole."""
+    if sent:
+        why = "interrupted: " if interrupted else ""
+        note(
+            f"{why}{len(sent)} of {wanted} tasks are submitted, and go on; to read a result: "
+            f"hrm pipeline result ID"
+        )
+    elif interrupted:
+        note(f"interrupted: none of {wanted} tasks was submitted")
+    if interrupted and len(sent) < wanted:
+        note("one more may have arrived at the master; to see it: hrm pipeline list")
 
 
 def _note_what_is_missing(client: Client, tasks: list[Task]) -> None:
@@ -393,66 +432,3 @@ def _pickled(one: TaskResult) -> bytes:
 
     value = one.value.load() if isinstance(one.value, ResultFile) else one.value
     return pickle.dumps(value, protocol=5)
-
-
-def _as_json(text: str, one: TaskResult) -> dict[str, Any]:
-    document = asdict(replace(one, value=repr(one.value)))
-    runs = [asdict(run) | {"device": run.device.value} for run in one.runs]
-    return {"input": text, **document, "runs": runs}
-
-
-def _results_table(inputs: list[str], results: list[TaskResult]) -> Table:
-    rows = table("input", "result", "node", "subtask", "on", ">waited s", ">ran s", "")
-    for text, one in zip(inputs, results, strict=True):
-        value = "failed" if one.error else shortened(one_line(repr(one.value)), SHOWN_CHARACTERS)
-        rows.add_row(
-            plain(text), plain(value), plain(one.node), "", "", "", f"{one.response_s:.2f}", ""
-        )
-        for run in one.runs:
-            where = f"{run.device.value} {run.number}"
-            outcome_text = "" if run.ok else plain(run.outcome)
-            times = (f"{run.waited_s:.2f}", f"{run.ran_s:.2f}")
-            rows.add_row("", "", "", plain(run.subtask), where, *times, outcome_text)
-    return rows
-
-
-def _workers_table(response: pipeline_pb2.ListPipelineTasksResponse) -> Table:
-    rows = table("worker", "node", "cores free", "GPU", "tasks", ">expected wait s", "state")
-    for node in response.nodes:
-        capacity, load = node.capacity, node.load
-        models = ", ".join(sorted({gpu.model for gpu in capacity.gpus}))
-        rows.add_row(
-            plain(capacity.node),
-            plain(node.node),
-            f"{load.free_cores} of {capacity.cores}",
-            plain(models),
-            str(node.tasks),
-            f"{load.expected_wait_s:.1f}",
-            "away" if node.away else "",
-        )
-    rows.caption = f"policy {plain(response.policy)}" + (
-        f", replaced {response.policy_faults} times because it failed"
-        if response.policy_faults
-        else ""
-    )
-    return rows
-
-
-def _tasks_table(tasks: Iterable[pipeline_pb2.PipelineTaskInfo]) -> Table:
-    rows = table(
-        "task", "pipeline", "user", "MB", "node", "attempt", "placed by", "steps by", "state"
-    )
-    for task in tasks:
-        steps = sorted(task.runs_placed_by.items(), key=lambda item: (-item[1], item[0]))
-        steps_by = ", ".join(f"{decided_by} {count}" for decided_by, count in steps)
-        rows.add_row(
-            plain(task.task_id), plain(task.pipeline), plain(task.user), f"{task.size_mb:.1f}",
-            plain(task.node), str(task.attempt), plain(_by(task.placed_by, task.fallback)),
-            plain(_by(steps_by, task.run_fallback)), plain(task.state),
-        )  # fmt: skip
-    return rows
-
-
-def _by(decided_by: str, fallback: str) -> str:
-    """The policy that decided, with the reason in a word if it replaced the learned one."""
-    return f"{decided_by} ({fallback.partition(':')[0]})" if fallback else decided_by

@@ -17,7 +17,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-__all__ = ["invalid", "suggestion", "table_name", "unknown_tables", "unknown_variables"]
+__all__ = ["FORMER", "invalid", "suggestion", "table_name", "unknown_tables", "unknown_variables"]
 
 TABLES = ("master", "agent", "scheduler")
 QUEUE_TABLES = ("queues", "queue_rules")
@@ -37,13 +37,13 @@ _OWN_PART = (
     "programs use the part of a GPU that their container was requested with; request one "
     "(spark.hrm.executor.gpu.memory)"
 )
-FORMER: Mapping[tuple[str, str], str] = {
-    ("agent", "pipeline_cores"): _OF_ONE_POOL,
-    ("agent", "pipeline_memory_mib"): _OF_ONE_POOL,
-    ("agent", "pipeline_gpus"): _OF_ONE_POOL_GPUS,
-    ("agent", "gpu_claims_per_user"): _OWN_PART,
+FORMER: Mapping[str, str] = {
+    "pipeline_cores": _OF_ONE_POOL,
+    "pipeline_memory_mib": _OF_ONE_POOL,
+    "pipeline_gpus": _OF_ONE_POOL_GPUS,
+    "gpu_claims_per_user": _OWN_PART,
 }
-"""Settings that there were, by table and name, and what to write instead."""
+"""Settings that there were, and what to write instead: in any table, as a variable, as a flag."""
 
 _VALUE_SHOWN_MAX = 200
 
@@ -85,12 +85,12 @@ def unknown_variables(
         if (upper := variable.upper()).startswith(prefix)
         and upper.removeprefix(prefix) not in known
     ]
-    former = [x for x in unknown if (table, x.upper().removeprefix(prefix).lower()) in FORMER]
-    unknown = [x for x in unknown if x not in former]
+    names = {x: x.upper().removeprefix(prefix).lower() for x in unknown}
+    unknown = [x for x in unknown if names[x] not in FORMER]
     gone = [
-        f"{x} is no setting of hrm {table} any more: "
-        f"{FORMER[table, x.upper().removeprefix(prefix).lower()]}; unset {x}"
-        for x in former
+        f"{x} is no setting of hrm {table} any more: {FORMER[name]}; unset {x}"
+        for x, name in names.items()
+        if name in FORMER
     ]
     return gone + [
         f"{variable} is no setting of hrm {table}"
@@ -116,8 +116,8 @@ def invalid(
     fields = _fields(settings_class, path)
     last = str(path[-1])
     if error["type"] == "extra_forbidden":
-        if len(path) == 1 and (table, last) in FORMER:
-            return f"{name} ({place}) is no setting any more: {FORMER[table, last]}"
+        if len(path) == 1 and last in FORMER:
+            return f"{name} ({place}) is no setting any more: {FORMER[last]}"
         more = f"; hrm {table} --help lists the settings" if len(path) == 1 else ""
         return f"{name} ({place}) is no setting{suggestion(last, fields)}{more}"
     given = repr(error["input"])

@@ -60,6 +60,8 @@ class Identity:
     forgotten: bool = False
 
     def __str__(self) -> str:
+        if self.kind is IdentityKind.CLUSTER:
+            return "the cluster's administrator"
         return f"{self.kind.value} {self.name}" if self.name else self.kind.value
 
 

@@ -47,9 +47,15 @@ __all__ = [
     "map_in_pandas",
 ]
 
-_HOME = {"Pipeline": "definition", "Step": "definition", "map_in_pandas": "spark"}
-_HOME["ResultFile"] = "result_file"
-_HOME |= dict.fromkeys(("SubtaskRun", "TaskFailed", "TaskResult"), "outcome")
+_HOME = {
+    "Pipeline": "definition",
+    "ResultFile": "result_file",
+    "Step": "definition",
+    "SubtaskRun": "outcome",
+    "TaskFailed": "outcome",
+    "TaskResult": "outcome",
+    "map_in_pandas": "spark",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -12,6 +12,7 @@ from typer.testing import Result
 
 from hrm import __version__, address, config, rpc
 from hrm.cli.app import COMMANDS
+from hrm.config.problems import FORMER
 from hrm.errors import InvalidRequest
 
 Run = Callable[..., Result]
@@ -107,6 +108,18 @@ def test_a_bad_setting_is_one_line_and_status_2(hrm: Run, arguments: list[str], 
     assert result.exit_code == 2
     assert named in result.stderr
     assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", ["master", "agent", "scheduler"])
+@pytest.mark.parametrize("name", FORMER)
+def test_a_flag_that_there_was_says_what_to_write_instead(
+    hrm: Run, command: str, name: str
+) -> None:
+    flag = "--" + name.replace("_", "-")
+    result = hrm(command, flag, "2")
+    assert result.exit_code == 2
+    assert f"{name} (set by {flag}) is no setting any more: {FORMER[name]}" in result.stderr
+    assert flag not in hrm(command, "--help", env={"COLUMNS": "200"}).stdout
 
 
 def test_queries_start_without_the_settings_of_daemons() -> None:

@@ -19,7 +19,7 @@ import pytest
 from google.protobuf.message import Message
 from rich.console import Console
 
-from hrm.cli import console, pipeline, policy, queries, render
+from hrm.cli import console, pipeline_views, policy, queries, render
 from hrm.cli.events import line_of
 from hrm.v1 import admin_pb2, events_pb2, pipeline_pb2, policy_pb2, submission_pb2
 from tests.hostile_text import HOSTILE, TOP_SECRET_MARKUP, filled, unseen
@@ -37,8 +37,8 @@ VIEWS: dict[str, Callable[[], Any]] = {
     "policy show": lambda: policy.policies_view(filled(policy_pb2.ShowPoliciesResponse)),
     "policy shadow": lambda: policy.shadow_view(filled(policy_pb2.ShowPoliciesResponse)),
     "policy set": lambda: policy.ordered_view(filled(policy_pb2.LearnedPolicy)),
-    "pipeline list": lambda: pipeline._tasks_table([filled(pipeline_pb2.PipelineTaskInfo)]),
-    "pipeline workers": lambda: pipeline._workers_table(
+    "pipeline list": lambda: pipeline_views.tasks_table([filled(pipeline_pb2.PipelineTaskInfo)]),
+    "pipeline workers": lambda: pipeline_views.workers_table(
         filled(pipeline_pb2.ListPipelineTasksResponse)
     ),
 }

@@ -160,7 +160,7 @@ async def test_the_last_administrator_stays(hrm: Shell) -> None:
     await hrm.done("token", "revoke", admin["info"]["token_id"])
     text = await hrm.refused("token", "revoke", "cluster")
     assert "the last administrator's, and cannot be revoked" in text
-    assert "cluster cluster, role admin" in await hrm.done("token", "whoami")
+    assert "the cluster's own token, role admin" in await hrm.done("token", "whoami")
 
 
 async def test_the_audit_log_says_who_did_what_from_where_and_what_came_of_it(hrm: Shell) -> None:

@@ -176,10 +176,10 @@ def test_the_shell_runs_lists_and_saves(
     assert done.returncode == 0, done.stderr
     response = json.loads(done.stdout)["results"]
     wanted = [sample_steps.arithmetic.run_here(value) for value in (3, 4)]
-    assert [int(one["value"]) for one in response] == wanted
+    assert [one["value"] for one in response] == wanted
     assert [pickle.loads((saved / f"{n}.pickle").read_bytes()) for n in (0, 1)] == wanted
     here = hrm("pipeline", "run", arithmetic, *inputs, "-o", "json", "--here")
-    assert [one["value"] for one in json.loads(here.stdout)["results"]] == [str(x) for x in wanted]
+    assert [one["value"] for one in json.loads(here.stdout)["results"]] == wanted
     table = hrm("pipeline", "run", arithmetic, *inputs).stdout
     assert "double" in table and "n1" in table
     listed = hrm("pipeline", "list", "--all")

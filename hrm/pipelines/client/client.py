@@ -33,10 +33,10 @@ from collections.abc import (
     AsyncIterator,
     Awaitable,
     Callable,
+    Coroutine,
     Generator,
     Iterable,
     Iterator,
-    Sequence,
     Sized,
 )
 from concurrent import futures
@@ -75,6 +75,12 @@ WORKED_S = 5.0
 WATCHED_A_CONNECTION = 32
 CONNECTIONS_MAX = 64
 """Connections on which tasks are watched; beyond their capacity, ends are noticed late."""
+WATCHED_MAX = WATCHED_A_CONNECTION * (1 + CONNECTIONS_MAX)
+SUBMITTED_AT_ONCE = 16
+FETCHED_AT_ONCE = 8
+CANCELLED_AT_ONCE = 8
+"""Short calls on their way, of one client: with those that watch on the same connection not more
+than a master accepts on one (``streams_max``). Others wait here; it would refuse them."""
 CALL_TIMEOUT_S = 60.0
 KEY_BYTES = 32
 GIVE_UP_S = 5.0
@@ -171,7 +177,7 @@ class Client:
         call_timeout_s: float = CALL_TIMEOUT_S,
         user: str | None = None,
         queue: str = "",
-        node_labels: Sequence[str] = (),
+        node_labels: Iterable[str] = (),
         result_dir: str | Path = "",
     ) -> None:
         """``patience_s``: how long calls are retried while the master is unreachable or full;
@@ -180,23 +186,29 @@ class Client:
         $HRM_ALLOW_CLEAR_TEXT). ``user``: the owner of the tasks, None: this process's user; nodes
         that run containers as their submitter need a user of that name. ``queue``: of the
         applications that its tasks are; empty: as rules place the user. ``node_labels``: that a
-        node must have to run them. ``result_dir``: a directory that nodes share with the readers
-        of results, where these stay: each ``value`` is a ``ResultFile``, and nothing of it passes
-        the master; empty: the master keeps them."""
+        node must have to run them; a plain text is one label. ``result_dir``: a directory that
+        nodes share with the readers of results, where these stay: each ``value`` is a
+        ``ResultFile``, and nothing of it passes the master; empty: the master keeps them."""
         self._call_timeout_s = call_timeout_s
         self.user = _this_user() if user is None else user
         self.queue = queue
-        self.node_labels = tuple(sorted(set(node_labels)))
+        labels = (node_labels,) if isinstance(node_labels, str) else node_labels
+        self.node_labels = tuple(sorted(set(labels)))
         self.result_dir = str(Path(result_dir).expanduser().absolute()) if result_dir else ""
         self.target = default_master(master)
         path = token_file(master, token_path)
         token, ca = rpc.read_token(path), tls.read_ca(tls.ca_file(path, tls_ca))
+        self._submitting = asyncio.Semaphore(SUBMITTED_AT_ONCE)
+        self._fetching = asyncio.Semaphore(FETCHED_AT_ONCE)
+        self._watching = asyncio.Semaphore(WATCHED_MAX)
+        self._served_s = 0.0
         self._new_channel = partial(
             rpc.channel, self.target, token, ca, allow_clear_text=allow_clear_text
         )
         self.patience_s = patience_s
         self._loop = _loop()
         self._running: dict[asyncio.Task[Any], str] = {}
+        self._unsent: set[str] = set()
         self._closed = False
         self._ownership_key = ownership_keys.new_key()
         self._sources: dict[int, tuple[Pipeline, Sources, PipelineSpec, pb.PipelineSpec]] = {}
@@ -211,22 +223,25 @@ class Client:
         value: Any,
         *,
         size_mb: float = 0.0,
-        workload: WorkloadClass = WorkloadClass.BATCH,
+        workload: WorkloadClass | str = WorkloadClass.BATCH,
         result_format: str | None = None,
     ) -> Task:
         """Send one task; it may wait for capacity at the master before it is accepted.
 
         ``size_mb``: of the input, for schedulers; 0: of the pickled ``value``. ``result_format``:
         None: the pipeline's. With "json" or "arrow" a result is data, and never unpickled here.
+        ``workload``: "batch", or "stream", whose tasks go first.
 
         Raises:
             InvalidConfig: the pipeline is invalid, or cannot be imported by a node; there is no
                 such format, or it requires PyArrow, which is missing.
-            InvalidRequest: ``value`` cannot be pickled.
+            InvalidRequest: ``value`` cannot be pickled; there is no such ``workload``.
+            HrmError: the client is closed.
         """
         request = self._request(pipeline, value, size_mb, workload, result_format)
         given_up = threading.Event()
-        future = asyncio.run_coroutine_threadsafe(self._run(request, given_up), self._loop)
+        self._unsent.add(request.task_id)
+        future = self._start(self._run(request, given_up))
         return Task(self, _ticket_of(request), future, given_up)
 
     def send(
@@ -235,7 +250,7 @@ class Client:
         value: Any,
         *,
         size_mb: float = 0.0,
-        workload: WorkloadClass = WorkloadClass.BATCH,
+        workload: WorkloadClass | str = WorkloadClass.BATCH,
         result_format: str | None = None,
     ) -> Ticket:
         """Submit one task and leave it: returns when the master has it. The ticket gets its result,
@@ -249,15 +264,16 @@ class Client:
 
         async def ask() -> None:
             with contextlib.suppress(errors.AlreadyExists):  # a call that broke had arrived
-                await self._again(lambda: self._submit(request, threading.Event()))
+                await self._again(
+                    lambda: self._submit(request, threading.Event()), gate=self._submitting
+                )
 
         self._call(ask())
         return _ticket_of(request)
 
     def attach(self, ticket: Ticket) -> Task:
         """The task of a ticket; its result stays at the master."""
-        follow = self._follow(ticket, forget=False)
-        return Task(self, ticket, asyncio.run_coroutine_threadsafe(follow, self._loop))
+        return Task(self, ticket, self._start(self._follow(ticket, forget=False)))
 
     def forget(self, ticket: Ticket) -> None:
         """The result of a task that has ended well is not needed any more."""
@@ -270,7 +286,7 @@ class Client:
         values: Iterable[Any],
         *,
         size_mb: float | Callable[[Any], float] = 0.0,
-        workload: WorkloadClass = WorkloadClass.BATCH,
+        workload: WorkloadClass | str = WorkloadClass.BATCH,
         in_flight: int = IN_FLIGHT,
         keep_failures: bool = False,
         progress: bool | None = None,
@@ -283,7 +299,7 @@ class Client:
         ``progress``: a bar on stderr; None: if that is a terminal. ``keep_failures``: a failed
         task is a result, too.
         ``timeout_s``: of the whole, from the first task to the last result; None: no limit.
-        ``result_format``: as in ``submit``.
+        ``workload``, ``result_format``: as in ``submit``.
 
         Raises:
             TaskFailed: a task failed; those in flight are cancelled.
@@ -314,7 +330,8 @@ class Client:
                     del waiting[0]
                     yield result
             finally:
-                self.cancel_all(waiting, "the map that it belongs to was abandoned")
+                if not self._closed:
+                    self.cancel_all(waiting, "the map that it belongs to was abandoned")
 
     def cancel(self, task_id: str, reason: str) -> None:
         request = pb.CancelPipelineTaskRequest(task_id=task_id, reason=reason)
@@ -325,22 +342,34 @@ class Client:
         given_up = [one for one in tasks if not one.done()]
         for one in given_up:
             one._given_up.set()
+        gate = asyncio.Semaphore(CANCELLED_AT_ONCE)
+        is_there = True
+
+        async def cancel(task_id: str) -> None:
+            nonlocal is_there
+            async with gate:
+                is_there = is_there and await self._cancel(task_id, reason)
 
         async def ask() -> None:
-            await asyncio.gather(*(self._cancel(one.task_id, reason) for one in given_up))
             ids = {one.task_id for one in given_up}
+            await asyncio.gather(*(cancel(task_id) for task_id in sorted(ids - self._unsent)))
             running = [task for task, own in self._running.items() if own in ids]
             if running:
                 await asyncio.wait(running, timeout=GIVE_UP_S)
 
         self._call(ask())
 
-    async def _cancel(self, task_id: str, reason: str) -> None:
-        """Cancel at the master; an unknown task or an unreachable master is ignored."""
+    async def _cancel(self, task_id: str, reason: str) -> bool:
+        """Cancel at the master; whether that replied. An unknown task is ignored."""
         request = pb.CancelPipelineTaskRequest(task_id=task_id, reason=reason)
-        call = partial(self._stub.Cancel, request, timeout=self._call_timeout_s)
-        with contextlib.suppress(errors.HrmError):
+        call = partial(self._stub.Cancel, request, timeout=min(GIVE_UP_S, self._call_timeout_s))
+        try:
             await self._again(call, min(GIVE_UP_S, self.patience_s))
+        except errors.Unavailable:
+            return False
+        except errors.HrmError:
+            pass
+        return True
 
     def tasks(self, *, everything: bool = False, limit: int = 0) -> pb.ListPipelineTasksResponse:
         """The tasks and nodes that the master knows; ``everything``: ended tasks, too. ``limit``:
@@ -366,8 +395,9 @@ class Client:
     def close(self) -> None:
         """Close the connection; tasks at the master continue."""
         if not self._closed:
+            ending = self._start(self._end())
             self._closed = True
-            self._call(self._end())
+            ending.result()
 
     def __enter__(self) -> Client:
         return self
@@ -382,8 +412,17 @@ class Client:
 
     # --- in the loop's thread ---------------------------------------------------------------------
 
-    def _call(self, coroutine: Any) -> Any:
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+    def _start(self, coroutine: Coroutine[Any, Any, T]) -> futures.Future[T]:
+        if self._closed:
+            coroutine.close()
+            raise errors.HrmError(
+                f"this client of {self.target} is closed; make another one, or keep it open "
+                f"(`with Client() as client:`) until its tasks have ended"
+            )
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+
+    def _call(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        return self._start(coroutine).result()
 
     async def _connect(self) -> grpc.aio.Channel:
         return self._new_channel()
@@ -401,9 +440,10 @@ class Client:
         pipeline: Pipeline,
         value: Any,
         size_mb: float,
-        workload: WorkloadClass,
+        workload: WorkloadClass | str,
         result_format: str | None,
     ) -> pb.SubmitPipelineTaskRequest:
+        workload_class = _workload_class(workload)
         kind = pipeline.result_format if result_format is None else to_format(result_format)
         if kind is ResultFormat.ARROW:
             need_arrow("here")
@@ -425,7 +465,7 @@ class Client:
             task_id=TaskId(f"{pipeline.name[:40]}-{uuid.uuid4().hex[:16]}"),
             pipeline=spec,
             size_mb=size_mb or len(payload) / 1e6,
-            workload_class=workload,
+            workload_class=workload_class,
             user=self.user,
             result_format=kind,
             result_dir=self.result_dir,
@@ -446,8 +486,9 @@ class Client:
         self._note_running(request.task_id)
         try:
             with contextlib.suppress(errors.AlreadyExists):
-                await self._again(lambda: self._submit(request, given_up))
+                await self._again(lambda: self._submit(request, given_up), gate=self._submitting)
         except _GivenUp:
+            self._unsent.discard(request.task_id)
             why = "it was abandoned before the master had it"
             return TaskResult(task_id=request.task_id, value=None, error=why)
         return await self._follow(_ticket_of(request), forget=True)
@@ -455,12 +496,12 @@ class Client:
     async def _follow(self, ticket: Ticket, *, forget: bool) -> TaskResult:
         """The result of a task that the master has; ``forget``: it may drop it then."""
         self._note_running(ticket.task_id)
-        end = await self._again(lambda: self._watch(ticket.task_id))
+        end = await self._again(lambda: self._watch(ticket.task_id), gate=self._watching)
         if not is_done(end):
             return result_of(ticket.task_id, end, None)
         if end.in_result_dir:
             return result_of(ticket.task_id, end, result_file(ticket, end))
-        data = await self._again(lambda: self._fetch(ticket, forget=forget))
+        data = await self._again(lambda: self._fetch(ticket, forget=forget), gate=self._fetching)
         return result_of(ticket.task_id, end, value_of(ticket, end, data))
 
     def _note_running(self, task_id: str) -> None:
@@ -475,6 +516,7 @@ class Client:
     ) -> None:
         if given_up.is_set():
             raise _GivenUp
+        self._unsent.discard(request.task_id)
         await self._stub.Submit(request, timeout=self._call_timeout_s)
         if given_up.is_set():
             # The cancellation may have arrived before the submission.
@@ -519,28 +561,44 @@ class Client:
         )
         return b"".join([chunk.data async for chunk in chunks])
 
-    async def _again(self, call: Callable[[], Awaitable[T]], patience_s: float | None = None) -> T:
+    async def _again(
+        self,
+        call: Callable[[], Awaitable[T]],
+        patience_s: float | None = None,
+        gate: asyncio.Semaphore | None = None,
+    ) -> T:
         """``call``, repeated while the master is unreachable or full, for at most ``patience_s``;
-        None: the client's."""
+        None: the client's. It is made when ``gate`` lets it through, which does not count."""
         patience_s = self.patience_s if patience_s is None else patience_s
         deadline = None
         while True:
-            begun = self._loop.time()
-            try:
-                return await call()
-            except (errors.Unavailable, grpc.RpcError) as error:
-                code = error.code() if isinstance(error, grpc.aio.AioRpcError) else None
-                again = isinstance(error, errors.Unavailable) or code in _AGAIN
-                if isinstance(error, grpc.aio.AioRpcError) and code is grpc.StatusCode.UNAVAILABLE:
-                    again = tls.failure(self.target, error.details() or "") is None
-                now = self._loop.time()
-                if deadline is None or now - begun > WORKED_S:
-                    deadline = now + patience_s
-                if not again or now >= deadline:
-                    if isinstance(error, grpc.RpcError):
-                        raise rpc.error_from(error, self.target) from error
-                    raise
+            async with gate or contextlib.nullcontext():
+                begun = self._loop.time()
+                try:
+                    result = await call()
+                except (errors.Unavailable, grpc.RpcError) as error:
+                    now = self._loop.time()
+                    if deadline is None or now - begun > WORKED_S:
+                        deadline = now + patience_s
+                    if isinstance(error, grpc.RpcError) and rpc.is_refused(error):
+                        # A master that serves this client's other calls is there.
+                        deadline = max(deadline, self._served_s + patience_s)
+                    if now >= deadline or not self._may_pass(error):
+                        if isinstance(error, grpc.RpcError):
+                            raise rpc.error_from(error, self.target) from error
+                        raise
+                else:
+                    self._served_s = self._loop.time()
+                    return result
             await asyncio.sleep(RETRY_S)
+
+    def _may_pass(self, error: Exception) -> bool:
+        """Is it worth another try?"""
+        if not isinstance(error, grpc.aio.AioRpcError):
+            return isinstance(error, errors.Unavailable)
+        if error.code() is grpc.StatusCode.UNAVAILABLE:
+            return tls.failure(self.target, error.details() or "") is None
+        return error.code() in _AGAIN
 
 
 @dataclass(slots=True)
@@ -562,6 +620,16 @@ def _loop() -> asyncio.AbstractEventLoop:
     """The loop of all clients of this process. It is never closed: gRPC passes the events of all
     loops to any of them, and loses some when one is closed."""
     return _loop_of(os.getpid())
+
+
+def _workload_class(workload: WorkloadClass | str) -> WorkloadClass:
+    try:
+        return WorkloadClass(workload)
+    except ValueError:
+        *first, last = (repr(one.value) for one in WorkloadClass)
+        raise errors.InvalidRequest(
+            f"workload is {workload!r}; it must be {', '.join(first)} or {last}"
+        ) from None
 
 
 def _this_user() -> str:

@@ -40,6 +40,7 @@ __all__ = [
     "check_result_dir",
     "decode",
     "encode",
+    "is_plain",
     "need_arrow",
     "not_in_result_dir",
     "not_written",
@@ -188,6 +189,11 @@ def _best(value: Any) -> ResultFormat:
     if arrow is not None and type(value) in (arrow.Table, arrow.RecordBatch):
         return _ARROW
     return _PICKLE if _why_not_plain(value, PLAIN_ITEMS_MAX) else _JSON
+
+
+def is_plain(value: Any) -> bool:
+    """Would JSON return an equal value of equal types?"""
+    return not _why_not_plain(value)
 
 
 def _why_not_plain(value: Any, items_max: int = JSON_ITEMS_MAX) -> str:

@@ -61,7 +61,8 @@ class Ticket:
         except FileNotFoundError:
             raise NotFound(
                 f"{path} is not there, which has the keys of the task's result: it was submitted "
-                f"by another user, from elsewhere, or not with hrm pipeline submit --detach"
+                f"by another user, from elsewhere, or not with hrm pipeline submit --detach, or "
+                f"has been forgotten (hrm pipeline result --forget)"
             ) from None
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise NotFound(f"{path} cannot be read: {error!r}") from error

@@ -1,0 +1,111 @@
+"""How ``hrm pipeline`` shows tasks, workers and results."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any
+
+from hrm.cli.console import one_line, plain, table
+from hrm.text import shortened
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from hrm.pipelines.client.outcome import TaskResult
+    from hrm.v1 import pipeline_pb2
+
+__all__ = ["result_document", "results_table", "tasks_table", "workers_table"]
+
+SHOWN_CHARACTERS = 60
+
+
+def result_document(text: str, one: TaskResult) -> dict[str, Any]:
+    """For JSON. ``value``: itself, if it consists of what JSON has; the ``path`` and ``size`` of a
+    ``ResultFile``; None for anything else, of which ``value_repr`` is what Python prints."""
+    document = asdict(replace(one, value=None))
+    runs = [asdict(run) | {"device": run.device.value} for run in one.runs]
+    return {"input": text, **document, **_value(one.value), "runs": runs}
+
+
+def _value(value: Any) -> dict[str, Any]:
+    from hrm.pipelines.client.result_file import ResultFile
+    from hrm.pipelines.client.results import is_plain
+
+    if isinstance(value, ResultFile):
+        return {"value": {"path": str(value.path), "size": value.size}}
+    return {"value": value} if is_plain(value) else {"value": None, "value_repr": _repr(value)}
+
+
+def _repr(value: Any) -> str:
+    """Of any class, so it may raise anything."""
+    try:
+        return repr(value)
+    except Exception as error:
+        return f"<{type(value).__qualname__}, whose repr raises {type(error).__name__}>"
+
+
+def _shown(value: Any) -> str:
+    """For a cell: truncated, but for a path, which is of use as a whole."""
+    from hrm.pipelines.client.result_file import ResultFile
+
+    if isinstance(value, ResultFile):
+        return str(value.path)
+    return shortened(one_line(_repr(value)), SHOWN_CHARACTERS)
+
+
+def results_table(inputs: list[str], results: list[TaskResult]) -> Table:
+    rows = table("input", "result", "node", "subtask", "on", ">waited s", ">ran s", "")
+    for text, one in zip(inputs, results, strict=True):
+        value = "failed" if one.error else _shown(one.value)
+        rows.add_row(
+            plain(text), plain(value), plain(one.node), "", "", "", f"{one.response_s:.2f}", ""
+        )
+        for run in one.runs:
+            where = f"{run.device.value} {run.number}"
+            outcome_text = "" if run.ok else plain(run.outcome)
+            times = (f"{run.waited_s:.2f}", f"{run.ran_s:.2f}")
+            rows.add_row("", "", "", plain(run.subtask), where, *times, outcome_text)
+    return rows
+
+
+def workers_table(response: pipeline_pb2.ListPipelineTasksResponse) -> Table:
+    rows = table("worker", "node", "cores free", "GPU", "tasks", ">expected wait s", "state")
+    for node in response.nodes:
+        capacity, load = node.capacity, node.load
+        models = ", ".join(sorted({gpu.model for gpu in capacity.gpus}))
+        rows.add_row(
+            plain(capacity.node),
+            plain(node.node),
+            f"{load.free_cores} of {capacity.cores}",
+            plain(models),
+            str(node.tasks),
+            f"{load.expected_wait_s:.1f}",
+            "away" if node.away else "",
+        )
+    rows.caption = f"policy {plain(response.policy)}" + (
+        f", replaced {response.policy_faults} times because it failed"
+        if response.policy_faults
+        else ""
+    )
+    return rows
+
+
+def tasks_table(tasks: Iterable[pipeline_pb2.PipelineTaskInfo]) -> Table:
+    rows = table(
+        "task", "pipeline", "user", "MB", "node", "attempt", "placed by", "steps by", "state"
+    )
+    for task in tasks:
+        steps = sorted(task.runs_placed_by.items(), key=lambda item: (-item[1], item[0]))
+        steps_by = ", ".join(f"{decided_by} {count}" for decided_by, count in steps)
+        rows.add_row(
+            plain(task.task_id), plain(task.pipeline), plain(task.user), f"{task.size_mb:.1f}",
+            plain(task.node), str(task.attempt), plain(_by(task.placed_by, task.fallback)),
+            plain(_by(steps_by, task.run_fallback)), plain(task.state),
+        )  # fmt: skip
+    return rows
+
+
+def _by(decided_by: str, fallback: str) -> str:
+    """The policy that decided, with the reason in a word if it replaced the learned one."""
+    return f"{decided_by} ({fallback.partition(':')[0]})" if fallback else decided_by
