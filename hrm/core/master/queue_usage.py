@@ -63,13 +63,13 @@ class QueueUsage:
     on loan and have no place yet; ``patient``: those that have passed otherwise, for which nothing
     can be preempted, and which may wait at a unit; ``stuck``: of these what counted when it was
     found to be with its scheduler; ``_idle``: of those that are HELD and yield to all others, what
-    they count as in their leaf's ``waits_last``. ``placed``: how many are PLACED. ``freed``: leaves that hold
-    less than when somebody last emptied it; ``on_platforms``: what leaves have on each platform,
-    None where these are not divided (``hrm.core.master.platform_shares``); ``promised``: containers
-    that their queue keeps, and for which others are preempted so that a queue above stays within
-    its maximum, with until when that counts; ``grown``: leaves with containers that hold something
-    and have passed no queue of this master; ``has_freed_slots``: some application left its place to
-    another.
+    they count as in their leaf's ``waits_last``. ``placed``: how many are PLACED. ``freed``: leaves
+    that hold less than when somebody last emptied it; ``on_platforms``: what leaves have on each
+    platform, None where these are not divided (``hrm.core.master.platform_shares``); ``promised``:
+    containers that their queue keeps, and for which others are preempted so that a queue above
+    stays within its maximum, with until when that counts; ``grown``: leaves with containers that
+    hold something and have passed no queue of this master; ``has_freed_slots``: some application
+    left its place to another.
     """
 
     def __init__(self, state: SharedState, tree: QueueTree) -> None:

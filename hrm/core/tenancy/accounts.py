@@ -108,9 +108,9 @@ class QueueAccount:
     there was capacity for all. ``drivers``: by drivers, of what is held. ``slots``: applications
     that may hold containers, by what counts as one, in the whole subtree. ``stuck``: of
     a leaf, by what is held and finds no place; ``waits_last``: of a leaf, by what yields and waits
-    with its scheduler or at a unit, which takes nothing of its share. ``promised``: below its maximum, see ``QueueUsage``.
-    ``divided_s``: when its share was last divided for its own sake. ``past_use``: see
-    ``AccountTree.age``.
+    with its scheduler or at a unit, which takes nothing of its share. ``promised``: below its
+    maximum, see ``QueueUsage``. ``divided_s``: when its share was last divided for its own sake.
+    ``past_use``: see ``AccountTree.age``.
     """
 
     __slots__ = (

@@ -29,7 +29,7 @@ from hrm.core.vocabulary.model import NodeName
 from hrm.core.vocabulary.wakefulness import Wakefulness, excused
 from hrm.errors import AlreadyExists, LimitReached, NotFound
 from hrm.pipelines.core import cluster_messages as m
-from hrm.pipelines.core.ended_tasks import EndedTasks
+from hrm.pipelines.core.forgetting import ForgettingOrder
 from hrm.pipelines.core.model import (
     Choice,
     ClusterPolicy,
@@ -121,7 +121,7 @@ class PipelineCluster:
         *,
         bounds: ClusterBounds | None = None,
         ended: dict[TaskId, TaskRecord] | None = None,
-        order: EndedTasks | None = None,
+        order: ForgettingOrder | None = None,
     ) -> None:
         """``ended``: where tasks go that have ended, of several clusters perhaps; ``order``: in
         which these are forgotten, None: as they ended."""
@@ -133,7 +133,7 @@ class PipelineCluster:
         """Live tasks, in the order of submission."""
         self.ended: dict[TaskId, TaskRecord] = {} if ended is None else ended
         kept = self.bounds.ended_kept
-        self.order = EndedTasks(kept, unfetched_max=kept) if order is None else order
+        self.order = ForgettingOrder(kept, unfetched_max=kept) if order is None else order
         self.queue: deque[TaskId] = deque()
         self.stranded: dict[TaskId, None] = {}
         self.away: dict[TaskId, float] = {}

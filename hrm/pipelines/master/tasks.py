@@ -33,7 +33,7 @@ from hrm.pipelines.core import cluster_messages as m
 from hrm.pipelines.core.cluster import ClusterBounds, PipelineCluster, TaskRecord
 from hrm.pipelines.core.cluster_size import has_gpus, staying
 from hrm.pipelines.core.end_writes import EndWrites
-from hrm.pipelines.core.ended_tasks import UNFETCHED_MAX, EndedTasks
+from hrm.pipelines.core.forgetting import UNFETCHED_MAX, ForgettingOrder
 from hrm.pipelines.core.model import ClusterPolicy, PipelineSpec, TaskId, TaskSpec
 from hrm.pipelines.core.node_messages import TaskOutcome
 from hrm.pipelines.core.pipelines_core import PipelinesCore
@@ -98,7 +98,7 @@ class PipelineTasks:
             node_timeout_s=settings.node_timeout_s,
             ended_kept=settings.pipeline_ended_kept,
         )
-        self._order = EndedTasks(settings.pipeline_ended_kept)
+        self._order = ForgettingOrder(settings.pipeline_ended_kept)
         self.workloads = PipelinesCore(
             self._new_cluster,
             self._new_id,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hrm.pipelines.core.ended_tasks import EndedTasks
+from hrm.pipelines.core.forgetting import ForgettingOrder
 from hrm.pipelines.core.model import TaskId
 
 
@@ -14,7 +14,7 @@ def ids(*numbers: int) -> list[TaskId]:
 
 
 def test_what_owes_nothing_is_forgotten_first() -> None:
-    order = EndedTasks(1, unfetched_max=3)
+    order = ForgettingOrder(1, unfetched_max=3)
     for one in ids(1, 2, 3):
         order.ended(one)
     assert order.forget() == [], "a result that nobody has is not counted among the kept"
@@ -32,7 +32,11 @@ def test_what_owes_nothing_is_forgotten_first() -> None:
 def test_each_is_kept_or_forgotten_once(
     happenings: list[tuple[bool, int]], kept_max: int, unfetched_max: int
 ) -> None:
-    order, ended, forgotten = EndedTasks(kept_max, unfetched_max), set[TaskId](), list[TaskId]()
+    order, ended, forgotten = (
+        ForgettingOrder(kept_max, unfetched_max),
+        set[TaskId](),
+        list[TaskId](),
+    )
     for ends, number in happenings:
         task_id = TaskId(f"t{number}")
         if ends and task_id not in ended:

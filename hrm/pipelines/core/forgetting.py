@@ -14,14 +14,14 @@ from collections import OrderedDict
 
 from hrm.pipelines.core.model import TaskId
 
-__all__ = ["UNFETCHED_MAX", "EndedTasks"]
+__all__ = ["UNFETCHED_MAX", "ForgettingOrder"]
 
 UNFETCHED_MAX = 100_000
 """Ended tasks that owe something; one takes about 3 KiB of the master's memory (measured with one
 step)."""
 
 
-class EndedTasks:
+class ForgettingOrder:
     """The order of forgetting. A task is in one of ``owing`` and ``settled``, each in the order in
     which it got there; one in neither is not known."""
 
