@@ -39,6 +39,7 @@ from hrm.agent.tracker import memory_message
 from hrm.config import AgentSettings
 from hrm.core.node.auto_partitioning import AutoBindingRules
 from hrm.core.node.core import NodeCore
+from hrm.core.vocabulary.advice import EXECUTOR, advice_for
 from hrm.core.vocabulary.model import (
     NOTHING,
     ContainerEnd,
@@ -47,7 +48,6 @@ from hrm.core.vocabulary.model import (
     NodeName,
     Resources,
     ResourceUnit,
-    is_driver,
 )
 from hrm.core.vocabulary.partitioning import BindingMode, Hardware, Partitioning, partition
 from hrm.durable import write_durably
@@ -74,7 +74,7 @@ _EXIT_CODES = {
     58: "the executor could not register its blocks with its driver again",
     **_SIGNALS,
 }
-"""Spark's own, for executors; a driver has those of its program."""
+"""Spark's own, for executors; a driver has those of its program, a worker of pipelines Python's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -357,7 +357,8 @@ def ending(ended: Ended, order: StopOrder | None, spec: ContainerSpec | None) ->
     if ended.memory_kills and (order is not None or ended.exit_code != 0):
         limit_mib = spec.resources.memory_mib if spec else 0
         heap_mib = spec.heap_mib if spec else 0
-        message = memory_message(None, limit_mib, heap_mib)
+        advice = advice_for(spec.application_id) if spec else EXECUTOR
+        message = memory_message(None, limit_mib, heap_mib, advice)
         return ContainerEnd(cause=EndCause.MEMORY_LIMIT, exit_code=ended.exit_code, message=message)
     if order is not None:
         return ContainerEnd(cause=order.cause, exit_code=ended.exit_code, message=order.reason)
@@ -368,7 +369,8 @@ def ending(ended: Ended, order: StopOrder | None, spec: ContainerSpec | None) ->
     if ended.exit_code == 0:
         return ContainerEnd(cause=EndCause.EXITED, exit_code=0, message="exited with code 0")
     message = f"exited with code {ended.exit_code}"
-    codes = _SIGNALS if spec and is_driver(spec.application_id) else _EXIT_CODES
+    is_executor = spec is None or advice_for(spec.application_id) is EXECUTOR
+    codes = _EXIT_CODES if is_executor else _SIGNALS
     if ended.exit_code in codes:
         message += f": {codes[ended.exit_code]}"
     elif ended.last_words:

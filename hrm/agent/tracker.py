@@ -26,7 +26,8 @@ import structlog
 from hrm.agent.disk_watch import DiskUse, DiskWatch, blind
 from hrm.agent.gpu.device_memory import DeviceMemory, device_memory_message
 from hrm.agent.isolation import Isolation
-from hrm.core.vocabulary.model import EndCause, Usage
+from hrm.core.vocabulary.advice import EXECUTOR, Advice, advice_for
+from hrm.core.vocabulary.model import ContainerId, EndCause, Usage, application_of
 
 __all__ = ["Breach", "Sample", "Tracker", "memory_message"]
 
@@ -66,17 +67,13 @@ class _Watched:
     breached: bool = False
 
 
-def memory_message(used_mib: int | None, limit_mib: int, heap_mib: int = 0) -> str:
+def memory_message(
+    used_mib: int | None, limit_mib: int, heap_mib: int = 0, advice: Advice = EXECUTOR
+) -> str:
     """One line for the user of a container that was over its limit."""
     used = f"used {used_mib} MiB of" if used_mib is not None else "needed more than its"
-    parts = "spark.executor.memory + overhead"
-    if heap_mib:
-        overhead_mib = limit_mib - heap_mib
-        parts = f"spark.executor.memory of {heap_mib} MiB + overhead of {overhead_mib} MiB"
-    return (
-        f"{used} {limit_mib} MiB ({parts}); raise spark.executor.memoryOverhead (Python workers, "
-        f"off-heap) or spark.executor.memory, or give tasks less data with more partitions"
-    )
+    parts = advice.memory_parts(limit_mib, heap_mib)
+    return f"{used} {limit_mib} MiB{parts}; {advice.more_memory}"
 
 
 class Tracker:
@@ -210,11 +207,12 @@ def _breach(
 ) -> Breach | None:
     """The first limit that a container is over; ``disk``: its breach, None: inside."""
     over = _over(container_id, entry, memory_mib)
+    advice = advice_for(application_of(ContainerId(container_id)))
     if over is not None:
-        message = memory_message(over or None, entry.limit_mib, entry.heap_mib)
+        message = memory_message(over or None, entry.limit_mib, entry.heap_mib, advice)
         return Breach(container_id=container_id, message=message)
     if gpu_mib > entry.gpu_limit_mib:
-        message = device_memory_message(gpu_mib, entry.gpu_limit_mib)
+        message = device_memory_message(gpu_mib, entry.gpu_limit_mib, advice)
         cause = EndCause.GPU_MEMORY_LIMIT
         return Breach(container_id=container_id, message=message, cause=cause)
     if disk is not None:

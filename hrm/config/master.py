@@ -477,5 +477,6 @@ class MasterSettings(ServerSettings):
     pipeline_ended_kept: int = Field(
         default=1_000,
         ge=0,
-        description="ended pipeline tasks whose results are kept",
+        description="ended pipeline tasks that are kept once their result is fetched with forget, "
+        "or their end is known and there is none; the others are kept all the same",
     )

@@ -1,8 +1,12 @@
-"""Learned policies of the nodes of pipelines: their reported state, and the modes users set.
+"""Learned policies of the workers of pipelines: their reported state, and the modes users set.
 
-Nodes report with their load. A mode is intent: an order with a number of its own, kept in
-``node-policy-modes.json`` in the state directory and sent to every node immediately and on each
-registration. A node follows an order once, so a fallback to shadow mode there lasts until the next.
+Workers report with their load. A mode is intent: an order with a number of its own, kept in
+``node-policy-modes.json`` in the state directory and sent to every worker immediately and on each
+registration, so that one is accepted while none runs. A worker follows an order once: a fallback to
+shadow mode there lasts until the next.
+
+A worker lives for seconds after its last task, and its counters with it. What those have counted
+that left is summed up here, until the master ends. One that comes back counts by itself again.
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ import structlog
 from hrm.core.vocabulary.model import NodeName
 from hrm.durable import write_durably
 from hrm.errors import InvalidConfig
+from hrm.pipelines.policies.corun import HEURISTIC, LEARNED
 from hrm.policies.guard import GuardMode
 from hrm.v1 import policy_pb2 as pb
 from hrm.wire import policies as policy_wire
@@ -26,6 +31,11 @@ __all__ = ["NODE_MODES_FILE", "NodePolicies"]
 NODE_MODES_FILE = "node-policy-modes.json"
 _POLICIES_MAX = 16
 """Of one node; an agent has one."""
+_LEFT_MAX = 1_000
+"""Workers that have left and may come back; what older ones counted is added up for good."""
+_COUNTERS = ("asked", "learned", "shadowed", "agreed")
+_COUNT_MAX = 2**63 - 1
+_REASONS_MAX = 64
 
 log = structlog.get_logger("master.policies")
 
@@ -40,6 +50,10 @@ class NodePolicies:
         self._path = state_dir / NODE_MODES_FILE
         self._send_order = send_order
         self._reports: dict[NodeName, dict[str, pb.LearnedPolicy]] = {}
+        self._left: dict[NodeName, dict[str, pb.LearnedPolicy]] = {}
+        """The last reports of workers that have left, the first to leave first."""
+        self._sums: dict[str, pb.LearnedPolicy] = {}
+        """By policy, of those that left before these."""
         self.orders = self._kept()
         """The latest of each policy."""
 
@@ -51,17 +65,62 @@ class NodePolicies:
         """
         for message in policies:
             report = policy_wire.to_report(message, node)
+            self._left.get(node, {}).pop(report.policy, None)
             known = self._reports.setdefault(node, {})
             if len(known) < _POLICIES_MAX or report.policy in known:
                 known[report.policy] = report
 
     def left(self, node: NodeName) -> None:
-        self._reports.pop(node, None)
+        """A worker has ended, or its stream is down. Others' counters are kept as they are: a
+        worker's user may report what it wants, but a policy that HRM has is of few names."""
+        reports = self._reports.pop(node, {})
+        kept = {name: one for name, one in reports.items() if name in LEARNED}
+        if not kept:
+            return
+        self._left[node] = kept
+        if len(self._left) > _LEFT_MAX:
+            for name, one in self._left.pop(next(iter(self._left))).items():
+                _add(self._sums.setdefault(name, pb.LearnedPolicy()), one)
 
     def all(self) -> list[pb.LearnedPolicy]:
         """By policy, then by node."""
         found = [one for reports in self._reports.values() for one in reports.values()]
         return sorted(found, key=lambda one: (one.policy, one.node))
+
+    def summary(self, policy: str) -> pb.LearnedPolicy | None:
+        """A policy that HRM has: the mode that is ordered, and what workers have counted that are
+        gone; None: HRM has none of this name."""
+        if policy not in LEARNED:
+            return None
+        order, gone = (
+            self.orders.get(policy),
+            [x[policy] for x in self._left.values() if policy in x],
+        )
+        latest = gone[-1] if gone else self._sums.get(policy, pb.LearnedPolicy())
+        summary = pb.LearnedPolicy(
+            policy=policy,
+            kind="node",
+            heuristic=latest.heuristic or HEURISTIC,
+            model=latest.model or "-",
+            schema=latest.schema,
+            mode=GuardMode.SHADOW.value if order is None else order.mode,
+        )
+        for one in (*([self._sums[policy]] if policy in self._sums else []), *gone):
+            _add(summary, one)
+        if any(one.policy == policy for one in self.all()):
+            summary.last = "counted by workers that have ended; those that run report their own"
+        else:
+            summary.last = (
+                f"no worker uses it now; those that start later will, in this mode, on agents with "
+                f"pipeline_policy = {policy}"
+            )
+        return summary
+
+    def summaries(self) -> list[pb.LearnedPolicy]:
+        """Those with counters of workers that are gone, or ordered while no worker uses them."""
+        ordered = self.orders.keys() - {one.policy for one in self.all()}
+        found = (self.summary(policy) for policy in sorted(LEARNED))
+        return [x for x in found if x is not None and (x.asked or x.policy in ordered)]
 
     def set_mode(self, policy: str, mode: GuardMode) -> list[str]:
         """Keep the order and send it; returns the nodes that use ``policy``."""
@@ -98,3 +157,15 @@ class NodePolicies:
                 "once the master has ended; free some space, and set them again",
                 path=str(self._path), why=str(error),
             )  # fmt: skip
+
+
+def _add(total: pb.LearnedPolicy, one: pb.LearnedPolicy) -> None:
+    """Add what one has counted. What a worker reports is its user's word: sums stay in bounds."""
+    for name in _COUNTERS:
+        counted = getattr(total, name) + max(0, getattr(one, name))
+        setattr(total, name, min(counted, _COUNT_MAX))
+    for reason, many in one.fallbacks.items():
+        if reason in total.fallbacks or len(total.fallbacks) < _REASONS_MAX:
+            total.fallbacks[reason] = min(total.fallbacks[reason] + max(0, many), _COUNT_MAX)
+    for name in ("heuristic", "model", "schema"):
+        setattr(total, name, getattr(total, name) or getattr(one, name))

@@ -1,7 +1,7 @@
 """PolicyService: what the learned policies of this cluster do, and how far they are trusted.
 
 A mode is intent, so it outlives the master, in ``policy-modes.json`` in the state directory.
-Counters are observation and restart from zero. Policies of nodes run on the nodes
+Counters are observation and restart from zero. Policies of nodes run in workers of pipelines
 (``node_policies``): their modes are sent there, their counters are reported from there.
 """
 
@@ -111,12 +111,14 @@ class PolicyService(policy_pb2_grpc.PolicyServiceServicer):
     ) -> pb.ShowPoliciesResponse:
         now = time.time()
         statuses = self._guards.statuses(now)
-        reports = self._nodes.all()
+        reports = [*self._nodes.all(), *self._nodes.summaries()]
         files = model_files.listed(state_dir=self._state_dir / MODELS_DIR)
         if request.policy:
             name = codec.to_name(request.policy, "policy")
             statuses = [status for status in statuses if status.policy == name]
             reports = [report for report in reports if report.policy == name]
+            if not reports and (summary := self._nodes.summary(name)) is not None:
+                reports = [summary]
             files = [file for file in files if file.kind == name]
             if not statuses and not reports and not files:
                 raise NotFound(
@@ -150,6 +152,11 @@ class PolicyService(policy_pb2_grpc.PolicyServiceServicer):
             (status,) = (each for each in self._guards.statuses(now) if each.policy == policy)
             return policy_wire.from_status(status, now)
         one = next((report for report in reports if report.policy == policy), None)
+        if one is None and self._nodes.summary(policy) is not None:
+            self._nodes.set_mode(policy, mode)
+            one = self._nodes.summary(policy)
+            assert one is not None, "HRM has it"
+            return one
         if one is None:
             names = ", ".join(sorted({*own, *(report.policy for report in reports)})) or "none"
             raise NotFound(

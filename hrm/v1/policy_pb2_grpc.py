@@ -59,8 +59,9 @@ class PolicyServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def SetPolicyMode(self, request, context):
-        """From now on, and for later masters of this state directory; a node policy's mode goes to all nodes that use it.
-        INVALID_ARGUMENT: no such mode. NOT_FOUND: no such policy is in use.
+        """From now on, and for later masters of this state directory; a node policy's mode goes to all nodes that use it,
+        now or later.
+        INVALID_ARGUMENT: no such mode. NOT_FOUND: no such policy is in use, and it is no node policy.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

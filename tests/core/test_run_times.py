@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hrm.core.master.run_time_corrections import work_left_s
+from hrm.core.master.run_time_corrections import progressed, work_left_s
 from hrm.core.messages import events as e
 from hrm.core.messages.claims import Claim, Decision, Entry, Proposal
 from hrm.core.queue.start_rule import end_s
@@ -255,6 +256,31 @@ def test_the_error_of_the_estimates_is_kept() -> None:
 )
 def test_work_left(progress: Progress, left_s: float) -> None:
     assert work_left_s(progress) == left_s
+
+
+@pytest.mark.parametrize("progress", [Progress(), Progress(tasks_total=4, tasks_completed=4)])
+def test_a_report_that_corrects_nothing_looks_at_no_container(
+    progress: Progress, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Drivers report every few seconds, and may have thousands of executors."""
+    cluster = VirtualCluster([unit("n1")])
+    name = cluster.submit(2)
+    cluster.settle()
+    app = cluster.app(name)
+    app.progress = progress
+    looked = list[str]()
+
+    class Watched(dict):  # type: ignore[type-arg]
+        def values(self) -> Any:
+            looked.append("values")
+            return super().values()
+
+    monkeypatch.setattr(app, "containers", Watched(app.containers))
+    progressed(cluster.master.master_state, app, 10.0)
+    assert looked == []
+    app.progress = Progress(tasks_total=9, tasks_running=1, mean_task_s=500.0)
+    progressed(cluster.master.master_state, app, 10.0)
+    assert looked and app.due_at_s > 10.0
 
 
 def test_what_was_learned_survives_the_master() -> None:

@@ -16,6 +16,7 @@ from hrm.core.master import admission
 from hrm.core.master.explain import explain
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
+from hrm.core.vocabulary.advice import DRIVER
 from hrm.core.vocabulary.bounds import Bounds
 from hrm.core.vocabulary.model import (
     ApplicationId,
@@ -192,7 +193,7 @@ def test_only_what_no_node_has_is_to_be_changed(
 def test_a_driver_has_a_label_of_its_own_to_change() -> None:
     cluster = cluster_of(("n1", properties()))
     asks = Resources(vcores=1, memory_mib=512)
-    refusal = admission.refusal(cluster.master.master_state, asks, driver=True, requires=SSD)
+    refusal = admission.refusal(cluster.master.master_state, asks, advice=DRIVER, requires=SSD)
     assert "change spark.hrm.driver.node.label" in refusal
 
 

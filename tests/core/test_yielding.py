@@ -17,7 +17,7 @@ from hrm.core.queue.resource_unit import UnitQueue, queues_of
 from hrm.core.queue.wait_table import WaitTable
 from hrm.core.scheduling.cluster_view import ClusterView
 from hrm.core.scheduling.shared_state import SharedState
-from hrm.core.tenancy.queue_spec import QueueSpec, spec_from
+from hrm.core.tenancy.queue_spec import QueueName, QueueSpec, spec_from
 from hrm.core.vocabulary.bounds import YIELD_GRACE_S, Bounds
 from hrm.core.vocabulary.model import (
     ApplicationId,
@@ -498,6 +498,27 @@ def test_what_waits_last_takes_nothing_of_its_queues_share(schedulers: int) -> N
     virtual.advance(60)
     assert running(virtual, batch) == 3
     assert running(virtual, other) == 5
+
+
+def test_what_waits_last_is_checked_against_what_yields_and_has_no_place() -> None:
+    virtual = cluster(*HALVES)
+    virtual.submit(8, queue="b")
+    virtual.settle()
+    idle = fill(virtual, 6, queue="a")
+    assert virtual.states(idle) == {"waiting": 6}
+    state = virtual.master.master_state
+    usage, apps = state.queues, state.applications.values()
+    assert usage.accounts is not None
+    account = usage.accounts.of[QueueName("root.a")]
+    assert account.waits_last == (6.0, 6 * 1024.0, 0.0)
+    assert usage.violations(apps) == []
+    account.waits_last = (5.0, 5 * 1024.0, 0.0)
+    (found,) = usage.violations(apps)
+    assert "root.a counts (5.0, 5120.0, 0.0) last" in found
+    account.waits_last = (6.0, 6 * 1024.0, 0.0)
+    usage._idle.popitem()
+    (found,) = usage.violations(apps)
+    assert "wait last on one side only" in found
 
 
 def test_a_queue_that_claims_its_guarantee_takes_from_what_yields_first() -> None:

@@ -313,7 +313,7 @@ async def test_tasks_of_pipelines_are_their_users(people: People) -> None:
         await of_bob.Watch(pipeline_pb2.WatchPipelineTasksRequest(task_ids=["t1"])).read()
     with refused(DENIED, "belongs to ada"):
         await of_bob.GetResult(pipeline_pb2.GetPipelineResultRequest(task_id="t1")).read()
-    with refused(UNKNOWN, "no such pipeline task"):
+    with refused(UNKNOWN, "no pipeline task"):
         await of_bob.Cancel(pipeline_pb2.CancelPipelineTaskRequest(task_id="t9"))
     explain = admin_pb2.ExplainApplicationRequest(application_id="t1")
     with refused(DENIED, "belongs to ada"):

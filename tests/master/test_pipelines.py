@@ -94,11 +94,11 @@ async def test_bounds_are_named(tmp_path: Path) -> None:
 
 async def test_what_is_not_there_is_not_found(tmp_path: Path) -> None:
     async with serving(tmp_path) as at:
-        with refused(grpc.StatusCode.NOT_FOUND, "no pipeline task x"):
+        with refused(grpc.StatusCode.NOT_FOUND, "no pipeline task 'x'"):
             await at.stub.Cancel(pb.CancelPipelineTaskRequest(task_id="x"))
-        with refused(grpc.StatusCode.NOT_FOUND, "no result"):
+        with refused(grpc.StatusCode.NOT_FOUND, "no pipeline task 'x'", "pipeline_ended_kept"):
             [one async for one in at.stub.GetResult(pb.GetPipelineResultRequest(task_id="x"))]
-        with refused(grpc.StatusCode.NOT_FOUND, "no pipeline task x"):
+        with refused(grpc.StatusCode.NOT_FOUND, "no pipeline task 'x'", "pipeline_ended_kept"):
             [one async for one in at.stub.Watch(pb.WatchPipelineTasksRequest(task_ids=["x"]))]
         with refused(grpc.StatusCode.INVALID_ARGUMENT, "task_ids"):
             [one async for one in at.stub.Watch(pb.WatchPipelineTasksRequest())]

@@ -222,12 +222,14 @@ async def test_policies_of_nodes_are_shown_by_worker_and_their_modes_sent(tmp_pa
             await _set(master, "ldwp", "on")
         two.hang_up()
         async with asyncio.timeout(TIMEOUT_S):
-            while len((await _shown(master)).policies) > 1:
+            while [x.node for x in (await _shown(master)).policies] != [one.name, ""]:
                 pass
+        gone = (await _shown(master)).policies[1]
+        assert (gone.mode, gone.asked) == ("canary-10", 3), "what two had counted"
     async with serving(tmp_path) as at:
         master = at.master
         with refused(grpc.StatusCode.NOT_FOUND, "in use: none"):
-            await _set(master, "iawp", "on")
+            await _set(master, "ldwp", "on")
         three = await _worker(at, "c")
         assert await _order(three) == orders[0], "it outlives the master, with its number"
         again = await _set(master, "iawp", "canary-10")
@@ -235,6 +237,57 @@ async def test_policies_of_nodes_are_shown_by_worker_and_their_modes_sent(tmp_pa
         await three.receive("data")
         await three.receive("place")
         assert (await _order(three)).order > orders[0].order, "said again, it counts again"
+
+
+async def test_a_mode_is_ordered_and_shown_while_no_worker_runs(tmp_path: Path) -> None:
+    """A worker lives for seconds after its last task."""
+    async with serving(tmp_path) as at:
+        (shown,) = (await _shown(at.master, policy="iawp")).policies
+        assert (shown.mode, shown.heuristic) == ("shadow", "mct")
+        assert not (await _shown(at.master)).policies, "nothing is ordered, nothing was counted"
+        result = await _set(at.master, "iawp", "canary-50")
+        assert (result.kind, result.mode, list(result.nodes)) == ("node", "canary-50", [])
+        assert "no worker uses it now; those that start later will" in result.last
+    async with serving(tmp_path) as at:
+        for request in ({"policy": "iawp"}, {"policy": "iawp", "records": True}, {}):
+            (shown,) = (await _shown(at.master, **request)).policies
+            assert (shown.mode, shown.node) == ("canary-50", "")
+        worker = await _worker(at, "a")
+        assert (await _order(worker)).mode == "canary-50"
+        assert [x.node for x in (await _shown(at.master)).policies] == [worker.name]
+
+
+def test_what_workers_counted_is_summed_up_when_they_are_gone(tmp_path: Path) -> None:
+    nodes = NodePolicies(tmp_path, lambda _order: None)
+    counted = {"asked": 5, "learned": 3, "shadowed": 2, "agreed": 1, "fallbacks": {"fault": 2}}
+    for number in range(1_100):
+        name = NodeName(f"w{number}")
+        nodes.take_report(name, [_report(mode="on", **counted)])
+        nodes.left(name)
+        nodes.left(name)
+    (sums,) = nodes.summaries()
+    assert (sums.asked, sums.learned, sums.shadowed, sums.agreed) == (5_500, 3_300, 2_200, 1_100)
+    assert (dict(sums.fallbacks), sums.heuristic, sums.model) == ({"fault": 2_200}, "pats", "m")
+    assert len(nodes._left) == 1_000
+    back = NodeName("w1099")
+    nodes.take_report(back, [_report(mode="on", asked=7)])
+    (sums,) = nodes.summaries()
+    assert sums.asked == 5_495, "it counts by itself again"
+    nodes.left(back)
+    assert nodes.summaries()[0].asked == 5_502
+
+
+def test_sums_stay_in_bounds_whatever_workers_report(tmp_path: Path) -> None:
+    nodes = NodePolicies(tmp_path, lambda _order: None)
+    for number in range(3):
+        name = NodeName(f"w{number}")
+        reasons = {f"reason-{number}-{one}": 2**63 - 1 for one in range(40)} | {"fault": -5}
+        nodes.take_report(name, [_report(mode="on", asked=2**63 - 1, fallbacks=reasons, agreed=-1)])
+        nodes.take_report(name, [pb.LearnedPolicy(policy="made-up", mode="on", asked=1)])
+        nodes.left(name)
+    (sums,) = nodes.summaries()
+    assert (sums.policy, sums.asked, sums.agreed) == ("iawp", 2**63 - 1, 0)
+    assert len(sums.fallbacks) == 64
 
 
 def test_damaged_orders_are_reported(tmp_path: Path) -> None:

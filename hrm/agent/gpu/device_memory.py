@@ -15,6 +15,7 @@ import pynvml
 import structlog
 
 from hrm.agent.gpu.readings import memory_by_process
+from hrm.core.vocabulary.advice import EXECUTOR, Advice
 from hrm.core.vocabulary.model import Gpu
 
 __all__ = ["DeviceMemory", "device_memory_message"]
@@ -70,14 +71,11 @@ class DeviceMemory:
             pynvml.nvmlShutdown()
 
 
-def device_memory_message(used_mib: int, limit_mib: int) -> str:
+def device_memory_message(used_mib: int, limit_mib: int, advice: Advice = EXECUTOR) -> str:
     """One line for the user of a container that was over its share of a GPU."""
     if not limit_mib:
-        return (
-            f"used {used_mib} MiB of device memory and holds none; request a GPU with "
-            f"spark.executor.resource.gpu.amount=1"
-        )
+        return f"used {used_mib} MiB of device memory and holds none; {advice.with_gpu}"
     return (
         f"used {used_mib} MiB of device memory of {limit_mib} MiB (each process's CUDA context "
-        f"counts); raise spark.hrm.executor.gpu.memory, or keep less on the GPU at once"
+        f"counts); raise {advice.gpu_size}, or keep less on the GPU at once"
     )

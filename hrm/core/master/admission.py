@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from hrm.core.master.entities import Node
 from hrm.core.master.state import MasterState
+from hrm.core.vocabulary.advice import EXECUTOR, Advice
 from hrm.core.vocabulary.feasibility import could_hold, demand_vector
 from hrm.core.vocabulary.model import ContainerRequest, Gpu, NodeState, Resources, ResourceUnit
 from hrm.core.vocabulary.node_requirement import NodeRequirement, lasting, suits, unmet
@@ -22,7 +23,6 @@ __all__ = [
     "no_such_node",
     "refusal",
     "resolve",
-    "size_settings",
     "suited_nodes",
 ]
 
@@ -47,22 +47,22 @@ def refusal(
     master_state: MasterState,
     resources: Resources,
     *,
-    driver: bool = False,
+    advice: Advice = EXECUTOR,
     requires: NodeRequirement | None = None,
 ) -> str:
     """Why no node could ever serve this; empty if one could, or if one that could may be on its
-    way: while no node is known, or not all of an earlier master's are back. ``driver``: it is for
-    a driver, which has settings of its own. ``requires``: what a node must meet; what Spark
+    way: while no node is known, or not all of an earlier master's are back. ``advice``: of what it
+    is for, which has settings of its own. ``requires``: what a node must meet; what Spark
     excludes for now is no reason."""
     requires = lasting(requires)
     demand = demand_vector(resources)
     if master_state.recovering or master_state.state.could_hold(demand, requires):
         return ""
-    asks = f"{'the driver' if driver else 'an executor'} requests {resources}"
+    asks = f"{advice.container} requests {resources}"
     nodes = suited_nodes(master_state, requires)
     if requires is not None and master_state.nodes:
         if not nodes:
-            return f"{asks}, but {no_such_node(master_state, requires, driver=driver)}"
+            return f"{asks}, but {no_such_node(master_state, requires, advice)}"
         if len(nodes) < len(master_state.nodes):
             asks += f" on a node with {requires}"
     units = [(unit, node) for node in nodes for unit in node.units]
@@ -71,16 +71,15 @@ def refusal(
     if resources.gpu_memory_mib:
         gpus = _gpus(units)
         if not gpus:
-            return f"{asks}, but {_no_gpu(nodes)}"
+            return f"{asks}, but {_no_gpu(nodes, advice)}"
         units = [(unit, node) for unit, node in units if unit.gpus]
         if not any(len(unit.gpus) == resources.gpus for unit, _ in units):
-            return _no_such_unit(asks, resources.gpus, units)
+            return _no_such_unit(asks, resources.gpus, units, advice)
         units = [(unit, node) for unit, node in units if len(unit.gpus) == resources.gpus]
         gpu, owner = max(_gpus(units), key=lambda found: found[0].memory_mib)
         if gpu.memory_mib * resources.gpus < resources.gpu_memory_mib:
             return (
-                f"{asks}, but the largest GPU, of {owner.name}, is {gpu}; lower "
-                f"spark.hrm.executor.gpu.memory"
+                f"{asks}, but the largest GPU, of {owner.name}, is {gpu}; lower {advice.gpu_size}"
             )
     else:
         units = [(unit, node) for unit, node in units if not unit.gpu_only]
@@ -93,30 +92,28 @@ def refusal(
     where = f" at {unit.unit_id}" if len(node.units) > 1 else ""
     return (
         f"{asks}, but the largest node, {node.name}, has {unit.target}{where}; "
-        f"lower {size_settings(driver=driver)} (with its overhead), or add a larger node; "
-        f"hrm nodes shows what there is"
+        f"{advice.smaller}, or add a larger node; hrm nodes shows what there is"
     )
 
 
 def no_such_node(
-    master_state: MasterState, requires: NodeRequirement, *, driver: bool = False
+    master_state: MasterState, requires: NodeRequirement, advice: Advice = EXECUTOR
 ) -> str:
     """That no node meets a requirement, what there is instead, and what to change."""
     nodes = list(master_state.nodes.values())
     there = "; ".join(f"{x.name} {unmet(requires, x.properties)}" for x in nodes[:_NODES_NAMED])
     more = f" and {len(nodes) - _NODES_NAMED} more" if len(nodes) > _NODES_NAMED else ""
-    changes = "; ".join(_changes(nodes, requires, driver=driver))
+    changes = "; ".join(_changes(nodes, requires, advice))
     return f"no node has {requires}: {there}{more}; {changes}"
 
 
-def _changes(nodes: list[Node], requires: NodeRequirement, *, driver: bool) -> list[str]:
+def _changes(nodes: list[Node], requires: NodeRequirement, advice: Advice) -> list[str]:
     """What to change: of a requirement's parts those that no node meets, all where some node
     meets each."""
-    label = f"spark.hrm.{'driver.' if driver else ''}node.label"
     parts = [
         (
             NodeRequirement(labels=requires.labels),
-            f"give nodes the label (hrm agent --labels), or change {label}",
+            f"give nodes the label (hrm agent --labels), or change {advice.label}",
         ),
         (
             NodeRequirement(spark=requires.spark, scala=requires.scala),
@@ -134,12 +131,6 @@ def _changes(nodes: list[Node], requires: NodeRequirement, *, driver: bool) -> l
     asked = [(part, change) for part, change in parts if part != NodeRequirement()]
     lacking = [x for x in asked if not any(suits(x[0], node.properties) for node in nodes)]
     return [change for _, change in lacking or asked]
-
-
-def size_settings(*, driver: bool) -> str:
-    """The settings that determine how large a container is."""
-    kind = "driver" if driver else "executor"
-    return f"spark.{kind}.cores or spark.{kind}.memory"
 
 
 def resolve(
@@ -167,6 +158,7 @@ def gpu_refusal(
     master_state: MasterState,
     request: ContainerRequest,
     requires: NodeRequirement | None = None,
+    advice: Advice = EXECUTOR,
 ) -> str:
     """Why a resolved request for GPUs cannot be served at all; empty if it can.
 
@@ -176,13 +168,13 @@ def gpu_refusal(
     if request.gpus and not request.resources.gpu_memory_mib and not master_state.recovering:
         requires = lasting(requires)
         nodes = suited_nodes(master_state, requires)
-        asks = f"an executor requests {_many(request.gpus)}"
+        asks = f"{advice.container} requests {_many(request.gpus)}"
         if requires is not None and len(nodes) < len(master_state.nodes):
             asks += f" on a node with {requires}"
         units = [(unit, node) for node in nodes for unit in node.units]
         if any(unit.gpus for unit, _ in units):
-            return _no_such_unit(asks, request.gpus, units)
-        return f"{asks}, but {_no_gpu(nodes)}"
+            return _no_such_unit(asks, request.gpus, units, advice)
+        return f"{asks}, but {_no_gpu(nodes, advice)}"
     return ""
 
 
@@ -200,18 +192,19 @@ def _many(gpus: int) -> str:
     return "a GPU" if gpus == 1 else f"{gpus} GPUs"
 
 
-def _no_such_unit(asks: str, wanted: int, units: list[tuple[ResourceUnit, Node]]) -> str:
+def _no_such_unit(
+    asks: str, wanted: int, units: list[tuple[ResourceUnit, Node]], advice: Advice
+) -> str:
     """No unit has as many GPUs as a container is to use."""
     there = sorted({len(unit.gpus) for unit, _ in units if unit.gpus})
     instead = " or ".join(map(str, there))
     return (
-        f"{asks}, but no node offers {_many(wanted)} in one resource unit, only {instead}: set "
-        f"gpus_per_unit = {wanted} for agents with enough GPUs, or spark.executor.resource.gpu."
-        f"amount to {instead} (with spark.task.resource.gpu.amount no larger)"
+        f"{asks}, but no node offers {_many(wanted)} in one resource unit, only {instead}: "
+        f"{advice.gpus(wanted, instead)}"
     )
 
 
-def _no_gpu(among: Iterable[Node]) -> str:
+def _no_gpu(among: Iterable[Node], advice: Advice) -> str:
     nodes = [node for node in among if node.state is not NodeState.LOST]
     if not nodes:
         return "no node is alive, so no GPU is known; start an agent on a machine with one"
@@ -222,5 +215,5 @@ def _no_gpu(among: Iterable[Node]) -> str:
     more = f" and {len(nodes) - _NODES_NAMED} more" if len(nodes) > _NODES_NAMED else ""
     return (
         f"no node of the cluster has one; there are {there}{more}: start an agent on a machine "
-        f"with a GPU, or unset spark.executor.resource.gpu.amount"
+        f"with a GPU, or {advice.without_gpu}"
     )

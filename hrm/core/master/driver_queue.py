@@ -40,6 +40,7 @@ from hrm.core.master import admission, driver_places
 from hrm.core.master.driver_places import DriverPlaces, Verdict
 from hrm.core.master.entities import Application, Container
 from hrm.core.master.state import MasterState
+from hrm.core.vocabulary.advice import DRIVER
 from hrm.core.vocabulary.feasibility import Vector, demand_vector, plus
 from hrm.core.vocabulary.model import ApplicationId, ContainerId, ContainerState, FirstExecutors
 from hrm.core.vocabulary.node_requirement import NodeRequirement, lasting
@@ -267,7 +268,7 @@ class DriverQueue:
         requires = lasting(self._master_state.applications[container.application_id].requires)
         if self._master_state.state.could_hold(demand_vector(resources), requires):
             return ""
-        return admission.refusal(self._master_state, resources, driver=True, requires=requires)
+        return admission.refusal(self._master_state, resources, advice=DRIVER, requires=requires)
 
     def _is_overdue(self, container: Container, now: float) -> bool:
         return now - container.requested_at_s >= self._master_state.bounds.retry_delay_max_s

@@ -13,13 +13,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from hrm.core.master import gangs, locality
-from hrm.core.master.admission import size_settings
 from hrm.core.master.driver_places import NO_NODE, NO_SUITED_NODE, DriverPlaces
 from hrm.core.master.entities import Application, Container
 from hrm.core.master.platform_shares import platform_line
 from hrm.core.master.queue_report import prospect
 from hrm.core.master.state import MasterState
 from hrm.core.scheduling.cluster_view import ClusterView
+from hrm.core.vocabulary.advice import advice_for
 from hrm.core.vocabulary.columns import Bools
 from hrm.core.vocabulary.feasibility import (
     Column,
@@ -292,7 +292,9 @@ def _pending_line(
         return f"{since}: no resource unit has that much free now. {hope}"
     smaller = could & (state.free[:, Column.VCORES] > 0) & (state.free[:, Column.SLOTS] > 0)
     smaller &= state.free[:, Column.GPU_MEMORY_MIB] >= demand[Column.GPU_MEMORY_MIB]
-    sooner = f", or sooner with less in {size_settings(driver=driver)}" if smaller.any() else ""
+    sooner = (
+        f", or sooner with less in {advice_for(app.application_id).size}" if smaller.any() else ""
+    )
     most = _most_free(master_state, could, demand)
     return (
         f"{since}: no resource unit has that much free now; {most} (hrm nodes shows all){tried}. "

@@ -14,6 +14,7 @@ from hrm.core.tenancy.accounts import NOTHING, fits_into
 from hrm.core.tenancy.queue_rules import QueueRefusal, QueueRule, place
 from hrm.core.tenancy.queue_spec import DEFAULT_QUEUE, RECOVERED_QUEUE, QueueName, QueueSpec
 from hrm.core.tenancy.queue_tree import QueueTree
+from hrm.core.vocabulary.advice import advice_for
 from hrm.core.vocabulary.model import ApplicationId
 from hrm.core.vocabulary.records import ApplicationRecord
 from hrm.errors import AlreadyExists, HrmError, InvalidRequest, NotAllowed, NotFound
@@ -56,6 +57,7 @@ class QueueAdministration:
                 groups=event.groups,
                 tags=event.tags,
                 name=event.name,
+                setting=advice_for(event.new_id or event.application_id).queue,
             )
         except QueueRefusal as refusal:
             error = NotAllowed if refusal.denied else NotFound

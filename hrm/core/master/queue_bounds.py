@@ -17,6 +17,7 @@ from hrm.core.master.queue_usage import amount_of
 from hrm.core.master.state import MasterState
 from hrm.core.tenancy.queue_spec import GOVERNED, QueueSpec, quota_text
 from hrm.core.tenancy.queue_tree import Governed
+from hrm.core.vocabulary.advice import advice_for
 from hrm.core.vocabulary.model import ContainerRequest, NodeState, Resources
 
 __all__ = ["refusal"]
@@ -38,12 +39,13 @@ def refusal(
     if not stated:
         return ""
     whole = _whole(master_state, now)
+    asks_for = advice_for(app.application_id).queue
     for spec in stated:
         if which := _above(spec, amount_of(resources), whole):
             return (
                 f"one container of {resources} is more {which} than the queue {spec.name} may ever "
                 f"have (maximum {_shown(spec)}); request smaller ones, submit to another queue "
-                f"(spark.hrm.queue), or raise it: hrm queue set {spec.name} --maximum"
+                f"({asks_for}), or raise it: hrm queue set {spec.name} --maximum"
             )
     many = gangs.missing(app)
     if not many or app.record.class_guessed:
@@ -55,7 +57,7 @@ def refusal(
             return (
                 f"{app.gang_min} executors are to start together ({gangs.reason(app)}), which is "
                 f"more {which} than the queue {spec.name} may ever have (maximum {_shown(spec)}); "
-                f"set {name} to less, submit to another queue (spark.hrm.queue), or raise it: "
+                f"set {name} to less, submit to another queue ({asks_for}), or raise it: "
                 f"hrm queue set {spec.name} --maximum"
             )
     return ""

@@ -271,6 +271,8 @@ class QueueGate:
             self._usage.grown.update(self._usage.unplaced)
 
     def _size_gpus(self) -> None:
+        """Nodes have come or gone: turn the whole GPUs that kept containers request into device
+        memory, where some node has such GPUs now; what has left its queue is not followed."""
         for container_id, container in list(self._unsized.items()):
             app = self._master_state.applications.get(container.application_id)
             request = container.request

@@ -62,13 +62,14 @@ class QueueUsage:
     containers, with their accounts. ``on_loan``: those that have passed ``core.master.queue_gate``
     on loan and have no place yet; ``patient``: those that have passed otherwise, for which nothing
     can be preempted, and which may wait at a unit; ``stuck``: of these what counted when it was
-    found to be with its scheduler. ``placed``: how many are PLACED. ``freed``: leaves that hold
-    less than when somebody last emptied it; ``on_platforms``: what leaves have on each platform,
-    None where these are not divided (``hrm.core.master.platform_shares``); ``promised``: containers
-    that their queue keeps, and for which others are preempted so that a queue above stays within
-    its maximum, with until when that counts; ``grown``: leaves with containers that hold something
-    and have passed no queue of this master; ``has_freed_slots``: some application left its place to
-    another.
+    found to be with its scheduler; ``_idle``: of those that are HELD and yield to all others, what
+    they count as in their leaf's ``waits_last``. ``placed``: how many are PLACED. ``freed``: leaves
+    that hold less than when somebody last emptied it; ``on_platforms``: what leaves have on each
+    platform, None where these are not divided (``hrm.core.master.platform_shares``); ``promised``:
+    containers that their queue keeps, and for which others are preempted so that a queue above
+    stays within its maximum, with until when that counts; ``grown``: leaves with containers that
+    hold something and have passed no queue of this master; ``has_freed_slots``: some application
+    left its place to another.
     """
 
     def __init__(self, state: SharedState, tree: QueueTree) -> None:
@@ -449,9 +450,28 @@ class QueueUsage:
             names = {slot_of(app) for app in self._active_in(account, apps)}
             if account.slots.keys() != names:
                 found.append(f"{account.name} counts {len(account.slots)} applications")
+        found += self._violations_of_idle()
         if self.on_platforms is not None:
             holding = {x for x, entry in self.entries.items() if entry.level is not Level.WANTED}
             found += self.on_platforms.violations(holding)
+        return found
+
+    def _violations_of_idle(self) -> list[str]:
+        """Of what is held and has no place, all and only what yields takes nothing of its queue's
+        share."""
+        assert self.accounts is not None, "queues govern nothing"
+        found: list[str] = []
+        for account in self.accounts.of.values():
+            of_leaf = self.unplaced.get(account.name, {})
+            last = NOTHING
+            for name, container in of_leaf.items():
+                if container.request.yields:
+                    last = more(last, self.entries[name].amount)
+            if account.waits_last != last:
+                found.append(f"{account.name} counts {account.waits_last} last, not {last}")
+        idle = {x for of in self.unplaced.values() for x, it in of.items() if it.request.yields}
+        if self._idle.keys() != idle:
+            found.append(f"{sorted(self._idle.keys() ^ idle)} wait last on one side only")
         return found
 
     def _active_in(self, account: QueueAccount, apps: Iterable[Application]) -> list[Application]:

@@ -84,7 +84,7 @@ def _queue(master_state: MasterState, asked: Supposition) -> QueueName:
         raise InvalidRequest(f"{asked.executors} executors are none; ask for one at least")
     if asked.user and not tree.may_submit(name, asked.user):
         raise NotAllowed(f"{asked.user} may not submit to {name} (hrm queue show {name})")
-    why = admission.refusal(master_state, asked.resources, driver=False, requires=None)
+    why = admission.refusal(master_state, asked.resources)
     if why:
         raise Unsatisfiable(why)
     return name

@@ -9,6 +9,7 @@ from hrm.core.master import driver_places, gangs, queue_bounds
 from hrm.core.master.admission import gpu_refusal, malformed, refusal, resolve
 from hrm.core.master.entities import Application
 from hrm.core.master.state import MasterState
+from hrm.core.vocabulary.advice import advice_for
 from hrm.core.vocabulary.model import ContainerRequest, Resources, is_driver
 
 __all__ = ["RequestChecks"]
@@ -26,6 +27,7 @@ class RequestChecks:
         self._now = now
         self._requests = requests
         self._driver = is_driver(app.application_id)
+        self._advice = advice_for(app.application_id)
         self._latest: ContainerRequest | None = None
         self._resources = Resources(0, 0)
         self._why = ""
@@ -50,11 +52,11 @@ class RequestChecks:
                 resolved = resolve(self.master_state, request, requires)
                 self._resources = resolved.resources
                 self._why = (
-                    gpu_refusal(self.master_state, resolved, requires)
+                    gpu_refusal(self.master_state, resolved, requires, self._advice)
                     or refusal(
                         self.master_state,
                         resolved.resources,
-                        driver=self._driver,
+                        advice=self._advice,
                         requires=requires,
                     )
                     or gangs.refusal(

@@ -43,14 +43,16 @@ def progressed(master_state: MasterState, app: Application, now: float) -> None:
     do, at least."""
     if app.progress is None or app.record.workload_class is not WorkloadClass.BATCH:
         return
-    running = [x for x in app.containers.values() if x.started_at_s]
-    left_s = work_left_s(app.progress, sum(x.request.resources.vcores for x in running))
-    due_at_s = now + left_s
+    left_s, due_at_s = work_left_s(app.progress), 0.0
     is_idle = not (app.progress.tasks_running or app.progress.active_jobs)
-    if is_idle and app.due_at_s:
-        due_at_s = 0.0
-    elif not left_s or abs(due_at_s - app.due_at_s) <= _LEAST_CHANGE * left_s:
+    if not left_s and not (is_idle and app.due_at_s):
         return
+    running = [x for x in app.containers.values() if x.started_at_s]
+    if left_s:
+        left_s = work_left_s(app.progress, sum(x.request.resources.vcores for x in running))
+        due_at_s = now + left_s
+        if abs(due_at_s - app.due_at_s) <= _LEAST_CHANGE * left_s:
+            return
     app.due_at_s = due_at_s
     default_s = master_state.bounds.default_duration_s
     changed: dict[int, None] = {}

@@ -16,6 +16,7 @@ from hrm.core.master.state import MasterState
 from hrm.core.messages import commands as c
 from hrm.core.messages.claims import Claim, Decision, Entry, Outcome
 from hrm.core.scheduling.scheduler import Job, Scheduler
+from hrm.core.vocabulary.advice import advice_for
 from hrm.core.vocabulary.feasibility import Column
 from hrm.core.vocabulary.history import RequestRecord
 from hrm.core.vocabulary.model import ContainerEnd, EndCause
@@ -136,7 +137,10 @@ class Settlement:
         requires, driver = lasting(app.requires), app.is_driver
         refusals = {
             resources: admission.refusal(
-                self._master_state, resources, driver=driver, requires=requires
+                self._master_state,
+                resources,
+                advice=advice_for(app.application_id),
+                requires=requires,
             )
             or gangs.refusal(self._master_state, app, resources)
             or queue_bounds.refusal(self._master_state, app, resources, now)

@@ -107,10 +107,10 @@ class QueueAccount:
     those of them that run, or are about to; ``wanted``: by all that it would let have one now if
     there was capacity for all. ``drivers``: by drivers, of what is held. ``slots``: applications
     that may hold containers, by what counts as one, in the whole subtree. ``stuck``: of
-    a leaf, by what is held and finds no place; ``waits_last``: by what yields and waits at units,
-    which takes nothing of its share. ``promised``: below its maximum, see ``QueueUsage``.
-    ``divided_s``: when its share was last divided for its own sake. ``past_use``: see
-    ``AccountTree.age``.
+    a leaf, by what is held and finds no place; ``waits_last``: of a leaf, by what yields and waits
+    with its scheduler or at a unit, which takes nothing of its share. ``promised``: below its
+    maximum, see ``QueueUsage``. ``divided_s``: when its share was last divided for its own sake.
+    ``past_use``: see ``AccountTree.age``.
     """
 
     __slots__ = (

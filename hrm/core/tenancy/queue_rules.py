@@ -14,6 +14,7 @@ from typing import Literal, TypeAlias, get_args
 
 from hrm.core.tenancy.queue_spec import DEFAULT_QUEUE, ROOT, QueueName, name_problem
 from hrm.core.tenancy.queue_tree import QueueTree
+from hrm.core.vocabulary.advice import EXECUTOR
 
 __all__ = ["RULES_MAX", "QueueRefusal", "QueueRule", "place", "rule_from"]
 
@@ -77,8 +78,9 @@ def place(
     groups: Sequence[str] = (),
     tags: Sequence[str] = (),
     name: str = "",
+    setting: str = EXECUTOR.queue,
 ) -> QueueName:
-    """The leaf that an application goes to.
+    """The leaf that an application goes to. ``setting``: how it names one.
 
     Raises:
         QueueRefusal: it names a queue that is none for it, or there is none for it at all.
@@ -89,7 +91,7 @@ def place(
             raise QueueRefusal(tree.unknown(asked))
         if not tree.may_submit(found, user):
             raise QueueRefusal(
-                f"{user} may not submit to {found}; name another queue (spark.hrm.queue), or ask "
+                f"{user} may not submit to {found}; name another queue ({setting}), or ask "
                 f"an administrator of it to add {user} to its submitters",
                 denied=True,
             )
@@ -111,7 +113,7 @@ def place(
     if not tree.may_submit(DEFAULT_QUEUE, user):
         raise QueueRefusal(
             f"no queue is for {user} by itself, and {DEFAULT_QUEUE} is not open to {user}; name "
-            f"one (spark.hrm.queue)",
+            f"one ({setting})",
             denied=True,
         )
     return DEFAULT_QUEUE

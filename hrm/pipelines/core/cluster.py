@@ -31,6 +31,7 @@ from hrm.core.vocabulary.model import NodeName
 from hrm.core.vocabulary.wakefulness import Wakefulness, excused
 from hrm.errors import AlreadyExists, LimitReached, NotFound
 from hrm.pipelines.core import cluster_messages as m
+from hrm.pipelines.core.forgetting import ForgettingOrder
 from hrm.pipelines.core.model import (
     Choice,
     ClusterPolicy,
@@ -124,8 +125,10 @@ class PipelineCluster:
         *,
         bounds: ClusterBounds | None = None,
         ended: dict[TaskId, TaskRecord] | None = None,
+        order: ForgettingOrder | None = None,
     ) -> None:
-        """``ended``: where tasks go that have ended, of several clusters perhaps."""
+        """``ended``: where tasks go that have ended, of several clusters perhaps; ``order``: in
+        which these are forgotten, None: as they ended."""
         self.policy = policy
         self.estimates = estimates
         self.bounds = bounds or ClusterBounds()
@@ -133,6 +136,8 @@ class PipelineCluster:
         self.tasks: dict[TaskId, TaskRecord] = {}
         """Live tasks, in the order of submission."""
         self.ended: dict[TaskId, TaskRecord] = {} if ended is None else ended
+        kept = self.bounds.ended_kept
+        self.order = ForgettingOrder(kept, unfetched_max=kept) if order is None else order
         self.queue: deque[TaskId] = deque()
         self.stranded: dict[TaskId, None] = {}
         self.away: dict[TaskId, float] = {}
@@ -383,8 +388,9 @@ class PipelineCluster:
         del self.tasks[task_id]
         record.outcome, record.message = outcome, message
         self.ended[task_id] = record
-        while len(self.ended) > self.bounds.ended_kept:
-            del self.ended[next(iter(self.ended))]
+        self.order.ended(task_id)
+        for old in self.order.forget():
+            self.ended.pop(old, None)
         self._commands.append(
             m.FinishTask(
                 task_id=task_id,

@@ -47,8 +47,8 @@ class ResizePolicy(Protocol):
     name: str
 
     def workers(self, view: WorkloadView) -> int:
-        """How many workers such a workload wants, from 0 to ``view.workers_max``; at least one
-        while it has tasks."""
+        """How many workers such a workload wants: from 1 to ``view.workers_max``, and 0 while it
+        has no task, or it would never end."""
         ...
 
 

@@ -137,12 +137,13 @@ class Workload:
         )
 
     def size(self, resizing: Resizing, workers_max: int, now: float) -> int:
-        """How many workers it wants; asked only if something has changed: events come by the
-        thousand."""
+        """How many workers it wants, within the bounds of ``ResizePolicy.workers``; asked only if
+        something has changed: events come by the thousand."""
         view = self.view(workers_max)
         if view != self.sized_for:
             self.sized_for = view
-            self.wanted = resizing.workers(self.application_id, view, now)
+            said = resizing.workers(self.application_id, view, now)
+            self.wanted = max(1, min(said, workers_max)) if view.tasks else 0
         return self.wanted
 
     def take(self, task: TaskSpec) -> None:

@@ -68,6 +68,8 @@ class PipelineFiles:
         """The last disk operation queued for a task's files."""
         self._disk = Disk("hrm-pipelines")
         self.held_bytes = 0
+        self.evicted: Callable[[TaskId], None] = lambda _task_id: None
+        """Is called when a task's result is dropped for newer ones."""
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
 
     def adopt(self, live: Container[TaskId], ended: Container[TaskId]) -> None:
@@ -107,6 +109,7 @@ class PipelineFiles:
             if since_s > safe_s:
                 break
             self.drop(oldest)
+            self.evicted(oldest)
         if self.held_bytes + size > self._bytes_max:
             raise LimitReached(
                 f"inputs and results of pipeline tasks hold {self.held_bytes >> 20} MiB of the "
@@ -191,8 +194,10 @@ class PipelineFiles:
             NotFound: there is none, or it has been removed.
         """
         missing = NotFound(
-            f"no result of pipeline task {task_id} is here: it has not ended well, or it has "
-            f"been fetched and forgotten, or was evicted for newer ones (pipeline_held_mib)"
+            f"no result of pipeline task {task_id} is here: the task has not ended well, or its "
+            f"result is in its result_dir, has been fetched and forgotten, or was evicted for "
+            f"newer ones, since the master keeps {self._bytes_max >> 20} MiB of inputs and results "
+            f"(pipeline_held_mib)"
         )
         if what not in self._sizes.get(task_id, {}):
             raise missing

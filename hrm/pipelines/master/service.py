@@ -94,14 +94,13 @@ class PipelineService(pipeline_pb2_grpc.PipelineServiceServicer):
         self, request: pb.GetPipelineResultRequest, context: _Context
     ) -> AsyncIterator[pb.PipelineResultChunk]:
         task_id = TaskId(request.task_id)
-        files = self._tasks.files
         self._tasks.check_own(task_id)
         self._tasks.check_owner(task_id, ownership_keys.owner_of(request.ownership_key))
-        async with contextlib.aclosing(files.chunks(task_id, "out")) as chunks:
+        async with contextlib.aclosing(self._tasks.files.chunks(task_id, "out")) as chunks:
             async for data in chunks:
                 yield pb.PipelineResultChunk(data=data)
         if request.forget:
-            files.drop(task_id)
+            self._tasks.fetched(task_id)
 
     async def Cancel(  # noqa: N802
         self, request: pb.CancelPipelineTaskRequest, context: _Context

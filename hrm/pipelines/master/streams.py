@@ -56,11 +56,13 @@ class WatchedTasks:
         for watcher in self._of.get(task_id, ()):
             watcher.put(update)
 
-    def end(self, task_id: TaskId, update: pb.PipelineTaskUpdate) -> None:
-        """The last update of all."""
+    def end(self, task_id: TaskId, update: pb.PipelineTaskUpdate) -> bool:
+        """The last update of all. Does anybody watch?"""
         self.update(task_id, update, last=True)
-        for watcher in self._of.pop(task_id, ()):
+        watchers = self._of.pop(task_id, ())
+        for watcher in watchers:
             watcher.open.discard(task_id)
+        return bool(watchers)
 
     def watch(self, where: Mapping[TaskId, str], live: set[TaskId]) -> Watcher:
         """Watch these from now on; the first updates say where each is, in words where it has not

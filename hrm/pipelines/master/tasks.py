@@ -32,6 +32,7 @@ from hrm.master.node_policies import NodePolicies
 from hrm.pipelines.core import cluster_messages as m
 from hrm.pipelines.core.cluster import ClusterBounds, PipelineCluster, TaskRecord
 from hrm.pipelines.core.end_writes import EndWrites
+from hrm.pipelines.core.forgetting import UNFETCHED_MAX, ForgettingOrder
 from hrm.pipelines.core.model import ClusterPolicy, PipelineSpec, TaskId, TaskSpec
 from hrm.pipelines.core.node_messages import TaskOutcome
 from hrm.pipelines.core.pipelines_core import PipelinesCore
@@ -98,6 +99,7 @@ class PipelineTasks:
             ended_kept=settings.pipeline_ended_kept,
         )
         self._facts = MasterFacts(master.core)
+        self._order = ForgettingOrder(settings.pipeline_ended_kept)
         self.workloads = PipelinesCore(
             self._new_cluster,
             self._new_id,
@@ -108,6 +110,7 @@ class PipelineTasks:
         self.host = WorkloadHost(master, self.workloads, token_of, self._follow)
         directory: Path = settings.state_dir / "pipelines"
         self.files = PipelineFiles(directory / "files", settings.pipeline_held_mib << 20)
+        self.files.evicted = self._order.settle
         self._kept = KeptTasks(master.store, directory / "code")
         self.payload_bytes_max = settings.pipeline_payload_mib << 20
         self.streams: dict[NodeName, WorkerStream] = {}
@@ -135,7 +138,9 @@ class PipelineTasks:
     def _new_cluster(self, key: WorkloadKey, ended: dict[TaskId, TaskRecord]) -> PipelineCluster:
         bounds = replace(self._bounds, node_tasks_limit=key.size.slots)
         estimates = self._estimates.of(key.user)
-        return PipelineCluster(self.policy, estimates, bounds=bounds, ended=ended)
+        return PipelineCluster(
+            self.policy, estimates, bounds=bounds, ended=ended, order=self._order
+        )
 
     def _new_id(self, now: float) -> ApplicationId:
         return workload_id(now, self._master.core.epoch, next(self._ids))
@@ -152,7 +157,7 @@ class PipelineTasks:
             HrmError: the store is damaged.
         """
         now, tasks = clock.now(), list[tuple[ApplicationId, WorkloadKey, TaskSpec]]()
-        ended, live = set[TaskId](), set[TaskId]()
+        ended, live = list[TaskId](), set[TaskId]()
         left: list[tuple[pb.StoredPipelineTask, TaskSpec]] = []
         for stored, spec, record in self._kept.recovered():
             self._owners[spec.task_id] = stored.owner
@@ -162,11 +167,14 @@ class PipelineTasks:
                 live.add(spec.task_id)
                 left.append((stored, spec))
                 continue
-            ended.add(spec.task_id)
+            ended.append(spec.task_id)
             self.workloads.recover_ended(record, ApplicationId(stored.application_id))
             update = self._watchers.last[spec.task_id] = pipeline_stream.task_ended(stored.end)
             update.task_id, update.at_s = spec.task_id, now
+            self._order.ended(spec.task_id)
         self.files.adopt(live, ended)
+        for task_id in ended:
+            self._settle(task_id)
         for stored, spec in left:
             code = self._kept.take_up(stored)
             key = self._kept.key_of(stored, spec)
@@ -356,14 +364,22 @@ class PipelineTasks:
 
         Raises:
             NotAllowed: it is another user's.
-            NotFound: nothing is known of it, and the caller is no operator.
+            NotFound: nothing is known of it (any more).
         """
-        if caller().role.rules:
-            return
         record = self.workloads.find(task_id)
         if record is None:
-            raise NotFound(f"no such pipeline task: {task_id!r}; hrm pipeline list shows them")
+            raise self._no_such(task_id)
+        if caller().role.rules:
+            return
         check_user(f"pipeline task {task_id}", record.spec.user, self.scopes.get(task_id, ""))
+
+    def _no_such(self, task_id: TaskId) -> NotFound:
+        return NotFound(
+            f"no pipeline task {task_id!r}; hrm pipeline list shows them. Of ended tasks the "
+            f"master keeps those whose result nobody has fetched with forget, up to "
+            f"{UNFETCHED_MAX}, and the latest {self._bounds.ended_kept} of the rest "
+            f"(pipeline_ended_kept)"
+        )
 
     def check_owner(self, task_id: TaskId, owner: str) -> None:
         """Check that the key is the task's, if there is such a task.
@@ -422,12 +438,23 @@ class PipelineTasks:
 
     def _report_end(self, task_id: TaskId, end: pb.PipelineTaskEnd) -> None:
         self.files.drop(task_id, result=end.outcome != _DONE)
-        self._watchers.end(task_id, pipeline_stream.task_ended(end))
+        if self._watchers.end(task_id, pipeline_stream.task_ended(end)):
+            self._settle(task_id)
+
+    def _settle(self, task_id: TaskId) -> None:
+        """The end of a task is known to a client, which needs no more if there is no result."""
+        if not self.files.size(task_id, "out"):
+            self._order.settle(task_id)
+
+    def fetched(self, task_id: TaskId) -> None:
+        """A client has the result, and the master need not keep it."""
+        self.files.drop(task_id)
+        self._settle(task_id)
 
     def _forget_old(self) -> None:
         """Drop what the core has forgotten, some at a time."""
-        last = self._watchers.last
-        if len(last) < self.workloads.known + _FORGOTTEN_AT_ONCE:
+        last, known = self._watchers.last, self.workloads.known
+        if len(last) < known + max(_FORGOTTEN_AT_ONCE, known // 10):
             return
         forgotten = [one for one in last if not self.workloads.knows(one)]
         self._kept.forget(forgotten)
@@ -438,10 +465,12 @@ class PipelineTasks:
             self.files.drop(old)
 
     def watch(self, task_ids: list[TaskId]) -> Watcher:
-        """Watch these from now on; the first updates say where each of them is."""
+        """Watch these, which are known, from now on; the first updates say where each is."""
         places = self.workloads.places()
         where = {task_id: self.workloads.explain(task_id, places) for task_id in task_ids}
         live = {x for x in task_ids if self._is_live(x) or x in self._ends}
+        for task_id in where.keys() - live:
+            self._settle(task_id)
         return self._watchers.watch(where, live)
 
     def unwatch(self, watcher: Watcher) -> None:

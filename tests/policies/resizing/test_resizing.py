@@ -91,6 +91,9 @@ def test_what_may_not_be_wanted_is_not_wanted(said: Any, reason: str) -> None:
 
 def test_none_is_wanted_of_what_has_no_task() -> None:
     assert guarded(0).workers(APP, replace(VIEW, tasks=0), 0.0) == 0
+    both = guarded(1)
+    assert both.workers(APP, replace(VIEW, tasks=0), 0.0) == 0, "it would never end"
+    assert both.guard.status(0.0).fallbacks == {"value-out-of-range": 1}
 
 
 def test_of_a_canary_a_workload_has_one_policy_all_the_time() -> None:

@@ -103,11 +103,11 @@ class GuardedResizing:
 def _check(question: _Question, many: int) -> None:
     """Raises Doubt: the candidate's answer must not count."""
     view = question.view
-    least = min(1, view.tasks)
-    if not least <= many <= view.workers_max:
+    least, most = (1, view.workers_max) if view.tasks else (0, 0)
+    if not least <= many <= most:
         raise Doubt(
             Reason.VALUE,
-            f"{many} workers for {view.tasks} tasks; {least} to {view.workers_max} may be wanted",
+            f"{many} workers for {view.tasks} tasks; {least} to {most} may be wanted",
         )
 
 
