@@ -264,7 +264,9 @@ def read(value):
 
 @with_children.subtask()
 def leave(value):
-    return subprocess.Popen(["cat"]).pid
+    global left
+    left = subprocess.Popen(["cat"])
+    return left.pid
 
 @with_children.subtask()
 def fork(value):
@@ -279,7 +281,8 @@ def fork(value):
 
 @with_children.subtask()
 def wait(pid):
-    return os.waitpid(pid, 0)[1]
+    assert left.pid == pid
+    return left.wait()
 
 @with_children.subtask()
 def stay(value):
