@@ -96,8 +96,8 @@ class NodePolicies:
             self.orders.get(policy),
             [x[policy] for x in self._left.values() if policy in x],
         )
-        latest = gone[-1] if gone else self._sums.get(policy, pb.LearnedPolicy())
-        summary = pb.LearnedPolicy(
+        latest = gone[-1] if gone else self._sums.get(policy, policy_wire.learned_policy())
+        summary = policy_wire.learned_policy(
             policy=policy,
             kind="node",
             heuristic=latest.heuristic or HEURISTIC,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from typing import Any
 
 from hrm.errors import InvalidRequest
 from hrm.policies.guard import GuardMode, GuardStatus, mode_of
@@ -25,9 +26,14 @@ _NUMBERS = (
 )  # fmt: skip
 
 
+def learned_policy(**fields: Any) -> pb.LearnedPolicy:
+    """What is known of a policy: of a guard, or of several that are gone."""
+    return pb.LearnedPolicy(**fields)
+
+
 def from_status(status: GuardStatus, now: float, *, records: bool = False) -> pb.LearnedPolicy:
     """``records``: include what it would have done in shadow mode."""
-    held = pb.LearnedPolicy(
+    held = learned_policy(
         policy=status.policy,
         kind=status.kind,
         heuristic=status.heuristic,

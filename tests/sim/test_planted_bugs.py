@@ -186,16 +186,15 @@ CAUGHT_UNDER: dict[Callable[[pytest.MonkeyPatch], None], Plan] = {
     yielding.nothing_yields_at_the_master: yielding.beside_what_yields(0),
     pipelines.end_of_an_old_attempt: pipelines.cut_workers(0),
     pipelines.tasks_of_a_lost_worker: pipelines.busy_workers(0),
-    pipelines.placed_though_it_came_back: pipelines.busy_workers(1),
+    pipelines.placed_though_it_came_back: pipelines.busy_workers(0),
     pipelines.acknowledged_too_early: pipelines.busy_workers(0),
     pipelines.another_step_while_yielding: pipelines.cut_workers(1),
     pipelines.tasks_of_a_released_worker: pipelines.busy_workers(0),
     pipelines.numbers_of_an_earlier_master: pipelines.restored_store(16),
-    pipelines.mute_workers_are_kept: pipelines.busy_workers(3),
+    pipelines.mute_workers_are_kept: pipelines.busy_workers(0),
     pipelines.ends_are_forgotten: pipelines.busy_workers(1),
     pipelines.workloads_that_do_not_end: pipelines.busy_workers(0),
     pipelines.workers_that_do_not_yield: pipelines.few_cores(0),
-    pipelines.whatever_a_candidate_says: pipelines.odd_sizes(0),
 }
 
 

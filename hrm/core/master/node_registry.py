@@ -38,9 +38,10 @@ class NodeRegistry:
     """``awaited``: nodes that an earlier master knew and that have not come back to this one;
     ``absent``: those for which it no longer waits. The store keeps them as long as an application
     may request again what runs there: the next master must know of them, too. One that comes back
-    need not be written again. ``lost_s``: nodes that were lost, and when; the store keeps them
-    until each AppMaster has been notified of what was lost with them, or its application has ended.
-    ``known_at_start``: how many nodes an earlier master knew.
+    need not be written again. ``missing``: those of them that have not come back to this master,
+    whether or not anything is kept for them. ``lost_s``: nodes that were lost, and when; the store
+    keeps them until each AppMaster has been notified of what was lost with them, or its application
+    has ended. ``known_at_start``: how many nodes an earlier master knew.
     ``_written``: the nodes that the store keeps, with the digest of each one's ownership key.
 
     A name belongs to the agent that has its key and identity for as long as that agent may come
@@ -62,6 +63,7 @@ class NodeRegistry:
         self.awaited: set[str] = set(known)
         self.known_at_start = len(known)
         self.absent: set[str] = set()
+        self.missing: set[str] = set()
         self._written = dict(known)
         self.lost_s: dict[NodeName, float] = {}
         self._next_check_s = 0.0
@@ -148,10 +150,12 @@ class NodeRegistry:
         elif self.master_state.restricted:
             self.drains.return_unsuited(node, event.now)
         self.awaited.discard(event.node)
+        self.missing.discard(event.node)
         if event.node in self.absent:
             self.absent.discard(event.node)
             if not returns:  # what the agent before it ran may run still
                 self.absent.add(_FORGOTTEN)
+                self.missing.add(_FORGOTTEN)
         if self.master_state.recovering and not self.awaited:
             self.end_recovery(event.now)
         self.placement.capacity_freed(event.now)
@@ -234,6 +238,7 @@ class NodeRegistry:
             self.awaited.add(_FORGOTTEN)
         else:
             self.absent.add(_FORGOTTEN)
+            self.missing.add(_FORGOTTEN)
 
     def end_recovery(self, now: float) -> None:
         """Every node is back, or had its time.
@@ -245,6 +250,7 @@ class NodeRegistry:
         self.master_state.recovering = False
         absent = sorted(self.awaited)
         self.absent = set(absent)
+        self.missing |= self.absent
         self.awaited.clear()
         message = f"it may run on a node that has not come back: {', '.join(absent)}"
         end = ContainerEnd(cause=EndCause.LOST, message=message)

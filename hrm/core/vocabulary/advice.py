@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hrm.core.vocabulary.model import WORKLOAD_PREFIX, ApplicationId, is_driver
+from hrm.core.vocabulary.model import DRIVER_PREFIX, WORKLOAD_PREFIX, ApplicationId
 
 __all__ = ["DRIVER", "EXECUTOR", "WORKER", "Advice", "advice_for"]
 
@@ -97,8 +97,10 @@ WORKER = Advice(
 )
 
 
+_BY_PREFIX = {WORKLOAD_PREFIX.rstrip("-"): WORKER, DRIVER_PREFIX.rstrip("-"): DRIVER}
+
+
 def advice_for(application_id: ApplicationId) -> Advice:
     """By what its containers are."""
-    if application_id.startswith(WORKLOAD_PREFIX):
-        return WORKER
-    return DRIVER if is_driver(application_id) else EXECUTOR
+    prefix, _, _ = application_id.partition("-")
+    return _BY_PREFIX.get(prefix, EXECUTOR)

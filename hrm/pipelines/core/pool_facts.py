@@ -46,7 +46,7 @@ class MasterFacts:
 
     @property
     def recovering(self) -> bool:
-        return self._state.recovering or bool(self._core.nodes.absent)
+        return self._state.recovering or bool(self._core.nodes.missing)
 
     @property
     def has_gpus(self) -> bool:

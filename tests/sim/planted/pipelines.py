@@ -17,13 +17,12 @@ from hrm.pipelines.core.node import PipelineNode
 from hrm.pipelines.core.node_messages import DrainAsked, TaskOutcome
 from hrm.pipelines.core.pipelines_core import PipelinesCore
 from hrm.pipelines.core.pool_facts import MasterFacts
-from hrm.pipelines.policies.resizing import guarded
 from hrm.sim.actors.pipelines_actor import PipelinesActor
 from hrm.sim.faults.pipeline_plan import PipelineClientPlan
 from hrm.sim.faults.plan import KINDS, TRAITS, Limits, Plan, TimedFault, source
 from hrm.sim.faults.plan_generator import draw
 
-__all__ = ["BUGS", "busy_workers", "cut_workers", "few_cores", "odd_sizes", "restored_store"]
+__all__ = ["BUGS", "busy_workers", "cut_workers", "few_cores", "restored_store"]
 
 
 def end_of_an_old_attempt(patch: pytest.MonkeyPatch) -> None:
@@ -113,11 +112,6 @@ def workers_that_do_not_yield(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(MasterFacts, "staying", lambda *_: math.inf)
 
 
-def whatever_a_candidate_says(patch: pytest.MonkeyPatch) -> None:
-    """So many workers are wanted, though it is no number that may be."""
-    patch.setattr(guarded, "_check", lambda *_: None)
-
-
 def _is_finish(step: Any) -> bool:
     return type(getattr(step, "event", None)).__name__ == "ApplicationFinished"
 
@@ -181,11 +175,6 @@ def few_cores(seed: int) -> Plan:
     return replace(plan, nodes=nodes, faults=(), rates={})
 
 
-def odd_sizes(seed: int) -> Plan:
-    """As ``few_cores``, with a candidate for the number of workers that says anything."""
-    return replace(few_cores(seed), traits=("pipelines", "policies"))
-
-
 def _longer(client: PipelineClientPlan) -> PipelineClientPlan:
     tasks = [replace(x, run_s=tuple(2.5 * run_s for run_s in x.run_s)) for x in client.tasks]
     return replace(client, tasks=tuple(tasks), leaves_s=9.0, away_s=9.0)
@@ -208,5 +197,4 @@ BUGS = [
     ends_are_forgotten,
     workloads_that_do_not_end,
     workers_that_do_not_yield,
-    whatever_a_candidate_says,
 ]
