@@ -56,8 +56,12 @@ class Wakefulness:
 def excused(since_s: float, excused_s: float, now: float, slept_s: float) -> float:
     """Until when a silence that began at ``since_s`` does not count any more, after a sleep.
 
-    ``excused_s``: the same before this sleep. The silence itself counts from the later of both.
+    ``excused_s``: the same before this sleep. The silence itself counts from the later of both. One
+    that began after the sleep, before that was noticed, has nothing to be excused: while it slept
+    the process saw none begin.
     """
+    if since_s > now - slept_s:
+        return excused_s
     return now if excused_s <= since_s else excused_s + slept_s
 
 

@@ -97,8 +97,8 @@ class PipelinesCore:
         self.of_ended: dict[TaskId, ApplicationId] = {}
         """Whose those are that had ended under an earlier master."""
         self.of_worker: dict[ContainerId, Workload] = {}
-        self.arriving: set[TaskId] = set()
-        """Tasks that are being written down, which no workload knows yet."""
+        self.arriving: dict[TaskId, Workload | None] = {}
+        """Tasks that are being written down; of which workload, once that is opened for them."""
         self._by_key: dict[WorkloadKey, Workload] = {}
         self._out: list[WorkloadStep] = []
 
@@ -159,7 +159,7 @@ class PipelinesCore:
     # --- inputs -------------------------------------------------------------------------------
 
     def arrive(self, task_id: TaskId) -> None:
-        """A task of this id is about to be written down, which ends with ``arriving.discard``.
+        """A task of this id is about to be written down, which ends with ``arrived``.
 
         Raises:
             Unavailable: another one is.
@@ -169,11 +169,18 @@ class PipelinesCore:
             raise Unavailable(f"pipeline task {task_id} is being accepted; try again")
         if self.find(task_id) is not None:
             raise AlreadyExists(f"a pipeline task {task_id} is there already; choose another id")
-        self.arriving.add(task_id)
+        self.arriving[task_id] = None
 
-    def open(self, call_id: int, key: WorkloadKey, now: float) -> list[WorkloadStep]:
+    def arrived(self, task_id: TaskId) -> None:
+        """It has been submitted, or is not accepted."""
+        self.arriving.pop(task_id, None)
+
+    def open(
+        self, call_id: int, key: WorkloadKey, task_id: TaskId, now: float
+    ) -> list[WorkloadStep]:
         """Answer with the application of the workload of this key, once it is admitted, or that the
-        master is overloaded, after ``OPENING_TIMEOUT_S``."""
+        master is overloaded, after ``OPENING_TIMEOUT_S``. It does not end for want of tasks before
+        this one has ``arrived``."""
         workload = self._by_key.get(key)
         if workload is None:
             cluster = self._new_cluster(key, self.ended)
@@ -182,6 +189,8 @@ class PipelinesCore:
             self._out.append(Listen(workload.application_id))
             self._ask(workload, registration(workload, now))
         workload.idle_since_s = now
+        if task_id in self.arriving:
+            self.arriving[task_id] = workload
         if workload.started:
             self._out.append(CompleteOpening(call_id, workload.application_id))
         else:
@@ -430,7 +439,7 @@ class PipelinesCore:
         elif len(has) > wanted:
             self._release_idle(workload, has, len(has) - wanted, now)
         is_over = not workers and now - workload.idle_since_s >= self.bounds.workload_idle_s
-        if is_over and not workload.openings:
+        if is_over and not workload.openings and workload not in self.arriving.values():
             self._end(workload, *workload.tally.verdict(), now)
 
     def _request(self, workload: Workload, many: int, now: float) -> None:

@@ -23,6 +23,7 @@ from hrm.core.vocabulary.model import ApplicationId, LaunchContext
 from hrm.errors import AlreadyExists, HrmError, LimitReached, NotFound, Unavailable
 from hrm.master.interpreter import Interpreter, NoticeForwarder
 from hrm.pipelines.core import cluster_messages as m
+from hrm.pipelines.core.model import TaskId
 from hrm.pipelines.core.pipelines_core import PipelinesCore
 from hrm.pipelines.core.workload import WorkloadKey
 from hrm.pipelines.core.workload_steps import CompleteOpening, FollowCommand, WorkloadStep
@@ -142,8 +143,8 @@ class WorkloadHost:
         else:
             opening.set_result(step.result)
 
-    async def open(self, key: WorkloadKey) -> ApplicationId:
-        """The application of this workload, once it is admitted.
+    async def open(self, key: WorkloadKey, task_id: TaskId) -> ApplicationId:
+        """The application of this workload, for a task that arrives, once it is admitted.
 
         Raises:
             HrmError: it is refused.
@@ -152,7 +153,7 @@ class WorkloadHost:
         opening: asyncio.Future[ApplicationId] = asyncio.get_running_loop().create_future()
         self._openings[number] = opening
         try:
-            self.carry_out(partial(self._workloads.open, number, key, clock.now()))
+            self.carry_out(partial(self._workloads.open, number, key, task_id, clock.now()))
             return await opening
         finally:
             del self._openings[number]

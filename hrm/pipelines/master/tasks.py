@@ -333,7 +333,7 @@ class PipelineTasks:
             labels,
         )
         try:
-            application_id = await self.host.open(workload_key)
+            application_id = await self.host.open(workload_key, task_id)
             await self.files.put_input(task_id, payload)
             code = self._code[task_id] = await self._kept.code_of(raw, files)
             self._keys[task_id] = key
@@ -357,7 +357,7 @@ class PipelineTasks:
             self._owners.pop(task_id, None)
             raise
         finally:
-            self.workloads.arriving.discard(task_id)
+            self.workloads.arrived(task_id)
 
     def check_own(self, task_id: TaskId) -> None:
         """Check that the caller may act on it, or is an operator.

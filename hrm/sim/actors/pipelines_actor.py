@@ -165,14 +165,14 @@ class PipelinesActor:
             return
         now, number = self._master.now(), next(self._calls)
         self._openings[number] = replace(task, submitted_at_s=now), key, reply
-        self.run(lambda: self.workloads.open(number, key, now))
+        self.run(lambda: self.workloads.open(number, key, task.task_id, now))
 
     def _opened(self, step: CompleteOpening) -> None:
         task, key, reply = self._openings.pop(step.call_id, (None, None, None))
         if task is None or key is None or reply is None:
             return
         if isinstance(step.result, HrmError):
-            self.workloads.arriving.discard(task.task_id)
+            self.workloads.arrived(task.task_id)
             reply(step.result)
             return
         kept = TaskOnDisk(task, step.result, key)
@@ -181,7 +181,7 @@ class PipelinesActor:
     def _submit(self, kept: TaskOnDisk, reply: Callable[[Any], None]) -> None:
         task_id = kept.spec.task_id
         self._live[task_id] = kept
-        self.workloads.arriving.discard(task_id)
+        self.workloads.arrived(task_id)
         now = self._master.now()
         error = self.run(lambda: self.workloads.submit(kept.application_id, kept.spec, now))
         if error is None:

@@ -7,6 +7,7 @@ cores.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -46,6 +47,9 @@ class PipelineChecks:
         self._placed: dict[TaskId, tuple[NodeName, int]] = {}
         self._attempts_before = 0
         self._cores_max = 0
+        self._divided = False
+        """Have queues divided the cluster, at some time? Then workers may be kept of which a share
+        was the reason."""
 
     def master_began(
         self, now: float, recovery_s: float, attempts_before: int, disk: Mapping[str, Any]
@@ -174,9 +178,10 @@ class PipelineChecks:
         has = [x for x in workload.workers.values() if not (x.leaves or x.released)]
         if len(has) > workloads.bounds.workers_max:
             self._violated(f"{workload.application_id} has, or requests, {len(has)} workers")
-        if state.queues.governs:
+        self._divided = self._divided or state.queues.governs
+        if self._divided:
             return
-        kept = sum(not (x.yields or x.adopted) for x in workload.workers.values())
+        kept = sum(not x.yields and x.requested_at_s < math.inf for x in has)
         vcores = workload.key.size.vcores
         if kept > 1 and kept * vcores > self._cores_max / 2:
             self._violated(

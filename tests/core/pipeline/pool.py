@@ -79,7 +79,7 @@ class Pool:
         spec = spec or pipeline(subtask("a"))
         key = WorkloadKey(user, queue, workload, spec.name, "", size)
         call_id = self.virtual.next_call()
-        self._carry_out(self.workloads.open(call_id, key, self.virtual.now))
+        self._carry_out(self.workloads.open(call_id, key, TaskId(""), self.virtual.now))
         answer = self._answers.pop(call_id)
         if isinstance(answer, HrmError):
             raise answer

@@ -22,7 +22,7 @@ from hrm.core.vocabulary.model import (
 )
 from hrm.core.vocabulary.workload_bounds import WorkloadBounds
 from hrm.errors import AlreadyExists, HrmError, InvalidRequest, NotFound
-from hrm.pipelines.core.model import Device
+from hrm.pipelines.core.model import Device, TaskId
 from hrm.pipelines.core.node_messages import TaskOutcome
 from hrm.pipelines.core.resizing import InForce, OnePerTask, WorkloadView
 from hrm.pipelines.core.workload import WorkerSize, size_for
@@ -389,3 +389,20 @@ def test_those_that_need_one_wait_for_it() -> None:
     here.advance(20)
     running = here.virtual.app(app).in_state(ContainerState.RUNNING)
     assert [x.node for x in running] == ["gpu"] * 2
+
+
+def test_it_does_not_end_while_a_task_is_written_down_for_it() -> None:
+    here = pool()
+    app = here.submit("t")
+    here.advance(2)
+    here.finish("t")
+    here.workloads.arrive(TaskId("late"))
+    record = here.workloads.find(TaskId("t"))
+    assert record is not None
+    key = here.workloads.live[app].key
+    here.workloads.open(99, key, TaskId("late"), here.virtual.now)
+    here.advance(120)
+    assert app in here.workloads.live
+    here.workloads.arrived(TaskId("late"))
+    here.advance(5)
+    assert app not in here.workloads.live

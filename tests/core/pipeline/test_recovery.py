@@ -216,7 +216,7 @@ def test_a_new_one_is_refused_at_once() -> None:
         lambda _key, ended: PipelineCluster(LeastWait(), RunningMeans(), ended=ended),
         lambda _now: APP,
     )
-    workloads.open(7, KEY, 0.0)
+    workloads.open(7, KEY, TaskId("t"), 0.0)
     steps = workloads.reply_received(APP, BUSY, 1.0)
     assert CompleteOpening(7, BUSY.error) in steps
 
@@ -226,7 +226,7 @@ def test_who_waits_for_a_new_one_is_told_when_the_master_is_too_slow() -> None:
         lambda _key, ended: PipelineCluster(LeastWait(), RunningMeans(), ended=ended),
         lambda _now: APP,
     )
-    workloads.open(7, KEY, 0.0)
+    workloads.open(7, KEY, TaskId("t"), 0.0)
     assert not workloads.ticked(w.OPENING_TIMEOUT_S - 0.1)
     (step,) = workloads.ticked(w.OPENING_TIMEOUT_S)
     assert isinstance(step, CompleteOpening) and isinstance(step.result, Unavailable)
