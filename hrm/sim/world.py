@@ -157,7 +157,9 @@ class World:
         driver = next((d for d in self.drivers if d.application_id == command.application_id), None)
         name, could = self.submitters.refused(command.application_id, units)
         if not name:
-            name, could = self.pipelines.refused(command.application_id, units)
+            name, could = self.pipelines.refused(
+                command.application_id, units, command.notice.executor_ids
+            )
         if driver is not None:
             is_other = command.notice.resource_profile_id > 0
             nodes = core.master_state.nodes

@@ -560,11 +560,14 @@ class PipelinesCore:
             self._end(workload, TaskOutcome.FAILED, message, now)
 
     def _request_refused(self, workload: Workload, notice: c.RequestRefused, now: float) -> None:
+        gone = []
         for executor_id in notice.executor_ids:
             container_id = container_id_of(workload.application_id, executor_id)
-            workload.workers.pop(container_id, None)
+            gone.append(workload.workers.pop(container_id, None))
             self.of_worker.pop(container_id, None)
-        if not workload.workers:
+        if workload.key.size.gpu_memory_mib and not any(x is None or x.on_gpu for x in gone):
+            workload.needs_gpu = True  # no node has cores that would do in place of one
+        elif not workload.workers:
             self._end(workload, TaskOutcome.FAILED, f"no worker can be had: {notice.message}", now)
 
     def _feed(self, workload: Workload, event: m.ClusterEvent) -> None:

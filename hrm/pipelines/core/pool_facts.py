@@ -46,7 +46,10 @@ class MasterFacts:
 
     @property
     def recovering(self) -> bool:
-        return self._state.recovering or bool(self._core.nodes.missing)
+        nodes = self._core.nodes
+        if not nodes.known_at_start and self._core.epoch > 1:
+            return True  # the store may have forgotten the node that is away
+        return self._state.recovering or bool(nodes.missing)
 
     @property
     def has_gpus(self) -> bool:

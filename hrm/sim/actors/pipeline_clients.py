@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from hrm.core.messages import events as e
-from hrm.core.vocabulary.model import ApplicationId, ResourceUnit
+from hrm.core.vocabulary.model import ApplicationId, ResourceUnit, container_id_of
 from hrm.errors import AlreadyExists, DiskFull, HrmError, LimitReached, NotFound, Unavailable
 from hrm.pipelines.core.cluster import TaskRecord
 from hrm.pipelines.core.model import SubtaskKey, TaskSpec
@@ -84,12 +84,18 @@ class PipelineClients:
         sizes = [x.size for x in self.world.plan.pipelines]
         return all(could_serve(x, fewer) for x in sizes if could_serve(x, units))
 
-    def refused(self, app_id: ApplicationId, units: Sequence[ResourceUnit]) -> tuple[str, bool]:
+    def refused(
+        self, app_id: ApplicationId, units: Sequence[ResourceUnit], executor_ids: Sequence[str]
+    ) -> tuple[str, bool]:
         """The client whose workers cannot be had, empty if none; could these units run them?"""
         actor = self.world.master.pipelines
         workload = None if actor is None else actor.workloads.live.get(app_id)
         if workload is None:
             return "", False
+        ids = (container_id_of(app_id, x) for x in executor_ids)
+        workers = [x for container_id in ids if (x := workload.workers.get(container_id))]
+        if workload.key.size.gpu_memory_mib and not any(x.on_gpu for x in workers):
+            return "", False  # they were to do without a GPU; others wait for one
         self.refused_by.add(workload.key.pipeline)
         return workload.key.pipeline, could_serve(workload.key.size, units)
 

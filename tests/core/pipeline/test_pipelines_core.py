@@ -406,3 +406,17 @@ def test_it_does_not_end_while_a_task_is_written_down_for_it() -> None:
     here.workloads.arrived(TaskId("late"))
     here.advance(5)
     assert app not in here.workloads.live
+
+
+def test_where_no_cores_would_do_all_wait_for_the_gpu() -> None:
+    """Its node has cores for what uses the GPU, and no others."""
+    node = replace(gpu_node(), gpu_only=True)
+    here = Pool(VirtualCluster([node]))
+    both = pipeline(subtask("a", on=BOTH))
+    app = here.submit(*(f"t{x}" for x in range(6)), spec=both, size=WorkerSize(1, 512, 3_000))
+    here.advance(10)
+    assert app in here.workloads.live
+    running = here.virtual.app(app).in_state(ContainerState.RUNNING)
+    assert [x.request.resources.gpu_memory_mib for x in running] == [3_000]
+    here.finish_all()
+    assert set(here.outcomes.values()) == {TaskOutcome.DONE}
