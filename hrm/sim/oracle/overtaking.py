@@ -4,7 +4,8 @@ on what a node has started.
 The waiters of each node are followed in order of arrival, replacements of preempted containers
 before the others; these delay whom they may. When later ones have started at the unit
 of one that is left, the moment at which it would fit is computed twice, as it is and as if they
-had not started. Units that share cores are left to the property tests of the core.
+had not started. What yields delays nobody: that it ends in time is checked elsewhere
+(``hrm.sim.oracle.yielding``). Units that share cores are left to the property tests of the core.
 """
 
 from __future__ import annotations
