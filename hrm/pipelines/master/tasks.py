@@ -323,8 +323,6 @@ class PipelineTasks:
         """
         task_id = task.task_id
         self.check_owner(task_id, owner)
-        if self._master.full is not None:
-            raise self._master.full
         self.workloads.arrive(task_id)
         self._owners[task_id] = owner
         workload_key = WorkloadKey(
@@ -333,6 +331,8 @@ class PipelineTasks:
             labels,
         )
         try:
+            if self._master.full is not None:  # not of one that is there: its call is repeated
+                raise self._master.full
             application_id = await self.host.open(workload_key, task_id)
             await self.files.put_input(task_id, payload)
             code = self._code[task_id] = await self._kept.code_of(raw, files)

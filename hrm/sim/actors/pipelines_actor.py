@@ -155,13 +155,14 @@ class PipelinesActor:
 
     def submit(self, task: TaskSpec, key: WorkloadKey, reply: Callable[[Any], None]) -> None:
         """``reply`` gets True, once the task is on the disk, or the error."""
-        if self.life.full is not None:
-            reply(self.life.full)
-            return
         try:
             self.workloads.arrive(task.task_id)
         except (AlreadyExists, Unavailable) as error:
             reply(error)
+            return
+        if self.life.full is not None:
+            self.workloads.arrived(task.task_id)
+            reply(self.life.full)
             return
         now, number = self._master.now(), next(self._calls)
         self._openings[number] = replace(task, submitted_at_s=now), key, reply
