@@ -64,6 +64,16 @@ def shown_default(field: Any) -> str:
     return "" if value is None or value == () else str(value)
 
 
+def _flag(name: str, option: Any) -> inspect.Parameter:
+    """A keyword of optional text, as typer reads it."""
+    return inspect.Parameter(
+        name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=None,
+        annotation=Annotated[str | None, option],
+    )
+
+
 def _with_flags(
     settings_class: _Settings,
     run: Callable[..., None],
@@ -81,25 +91,9 @@ def _with_flags(
             # Not in brackets: to rich, [auto] is markup.
             help=f"{text} (default: {default})".strip() if default else text,
         )
-        parameters.append(
-            inspect.Parameter(
-                name,
-                inspect.Parameter.KEYWORD_ONLY,
-                default=None,
-                annotation=Annotated[str | None, option],
-            )
-        )
+        parameters.append(_flag(name, option))
 
-    for name in FORMER:
-        option = typer.Option(flag_name(name), hidden=True)
-        parameters.append(
-            inspect.Parameter(
-                name,
-                inspect.Parameter.KEYWORD_ONLY,
-                default=None,
-                annotation=Annotated[str | None, option],
-            )
-        )
+    parameters += [_flag(name, typer.Option(flag_name(name), hidden=True)) for name in FORMER]
     parameters += more
 
     def command(**flags: Any) -> None:

@@ -16,9 +16,9 @@ where the 95th percentile of that ratio is worse by 10 % than that of the heuris
 
 Nothing here knows tasks, nodes or networks, reads a clock or draws at random: questions ``V``,
 decisions ``D`` and both times are the caller's (``hrm.policies.guarded``,
-``hrm.pipelines.policies.cluster.guarded``, ``hrm.pipelines.policies.corun.guarded``). A decision
-may begin one thing, known by the question's key, or several, which the caller names one by one
-(``expect``).
+``hrm.pipelines.policies.cluster.guarded``, ``hrm.pipelines.policies.corun.guarded``,
+``hrm.pipelines.policies.resizing.guarded``). A decision may begin one thing, known by the
+question's key, or several, which the caller names one by one (``expect``).
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from hrm.core.node.auto_partitioning import (
     sample_utilization,
 )
 from hrm.core.node.core import NodeCore
-from hrm.core.queue.resource_unit import queues_of
+from hrm.core.queue.pools import queues_of
 from hrm.core.vocabulary.feasibility import demand_vector
 from hrm.core.vocabulary.model import (
     NOTHING,

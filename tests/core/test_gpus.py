@@ -16,7 +16,7 @@ from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
 from hrm.core.messages.claims import Entry
 from hrm.core.queue.estimate import simulate
-from hrm.core.queue.resource_unit import queues_of
+from hrm.core.queue.pools import queues_of
 from hrm.core.scheduling.cluster_view import ClusterView
 from hrm.core.scheduling.shared_state import SharedState
 from hrm.core.vocabulary.feasibility import could_hold, demand_vector, fits

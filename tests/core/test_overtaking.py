@@ -14,8 +14,9 @@ from hrm.core.messages.claims import Entry
 from hrm.core.queue import reservation, resource_unit
 from hrm.core.queue import wait_table as waits
 from hrm.core.queue.estimate import simulate
+from hrm.core.queue.pools import queues_of
 from hrm.core.queue.reservation import Reservation
-from hrm.core.queue.resource_unit import UnitQueue, queues_of
+from hrm.core.queue.resource_unit import UnitQueue
 from hrm.core.queue.start_rule import end_s
 from hrm.core.scheduling.shared_state import SharedState
 from hrm.core.vocabulary.feasibility import Vector, fits, minus, pooled_part

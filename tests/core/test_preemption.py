@@ -14,7 +14,8 @@ from hrm.core.messages import events as e
 from hrm.core.messages.claims import Entry
 from hrm.core.node.core import NodeCore
 from hrm.core.node.preemption import preemptions
-from hrm.core.queue.resource_unit import UnitQueue, queues_of
+from hrm.core.queue.pools import queues_of
+from hrm.core.queue.resource_unit import UnitQueue
 from hrm.core.vocabulary.bounds import Bounds
 from hrm.core.vocabulary.feasibility import fits, plus
 from hrm.core.vocabulary.model import (

@@ -236,7 +236,7 @@ def test_what_is_refused_is_submitted_again_as_long_as_other_calls_are_served(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client.patience_s = 0.3
-    monkeypatch.setattr("hrm.pipelines.client.client.RETRY_S", 0.05)
+    monkeypatch.setattr("hrm.pipelines.client.repeated_calls.RETRY_S", 0.05)
     bounded = _Bounded(1, call_s=0.1)
     monkeypatch.setattr(client, "_stub", bounded)
     tasks = [client.submit(sample_steps.arithmetic, 1) for _ in range(10)]

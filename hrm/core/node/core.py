@@ -34,7 +34,8 @@ from hrm.core.node.auto_partitioning import (
 from hrm.core.node.container_life import CONTAINER_AT_NODE, NodeContainerHappening
 from hrm.core.node.layout import carry_over, exceeds, held_at, no_gpu, settle
 from hrm.core.node.preemption import preemptions
-from hrm.core.queue.resource_unit import UnitQueue, queues_of
+from hrm.core.queue.pools import queues_of
+from hrm.core.queue.resource_unit import UnitQueue
 from hrm.core.queue.yielding import yields_there
 from hrm.core.vocabulary.bounds import BOUNDS, PREEMPTION_GRACE_S, YIELD_GRACE_S
 from hrm.core.vocabulary.event_table import Lifecycle

@@ -29,7 +29,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from hrm.core.messages.claims import Entry
-from hrm.core.queue.resource_unit import UnitQueue, queues_of
+from hrm.core.queue.pools import queues_of
+from hrm.core.queue.resource_unit import UnitQueue
 from hrm.core.vocabulary.feasibility import Column, Vector, minus, plus
 from hrm.core.vocabulary.model import (
     NOTHING,

@@ -41,7 +41,7 @@ Source: HRM paper, sections 3.1 (shared cores), 3.3 (queue stacking), 3.4.1 (sta
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterator
 from functools import partial
 
 from hrm.core.messages.claims import Entry
@@ -72,15 +72,10 @@ from hrm.core.vocabulary.model import (
     NO_UNIT,
     ContainerId,
     ResourceUnit,
-    ResourceUnitId,
     WorkloadClass,
 )
 
-__all__ = [
-    "UnitQueue",
-    "queues_of",
-    "seen_from",
-]
+__all__ = ["UnitQueue", "seen_from"]
 
 
 _as_tuple = tuple.__new__  # makes a named tuple twice as fast as calling its class
@@ -89,16 +84,6 @@ _as_tuple = tuple.__new__  # makes a named tuple twice as fast as calling its cl
 def seen_from(unit: UnitQueue, owner: UnitQueue, entry: Entry) -> Vector:
     """What ``entry``, which is at ``owner``, takes from ``unit``, and gives back to it."""
     return entry.demand if unit is owner else pooled_part(entry.demand)
-
-
-def queues_of(units: Iterable[ResourceUnit]) -> dict[ResourceUnitId, UnitQueue]:
-    """Empty queues of a node's units, those that share joined to one pool."""
-    queues: dict[ResourceUnitId, UnitQueue] = {}
-    for unit in units:
-        queue = queues[unit.unit_id] = UnitQueue(unit)
-        if unit.pool in queues:
-            queue.join(queues[unit.pool])
-    return queues
 
 
 class UnitQueue:

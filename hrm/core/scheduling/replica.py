@@ -8,7 +8,8 @@ one; a property test checks this. The scheduler on top is the same as inside the
 from __future__ import annotations
 
 from hrm.core.messages.state_changes import JobImage, StateChanged, UnitState
-from hrm.core.queue.resource_unit import UnitQueue, queues_of
+from hrm.core.queue.pools import queues_of
+from hrm.core.queue.resource_unit import UnitQueue
 from hrm.core.scheduling.jobs import Job
 from hrm.core.scheduling.scheduler import Scheduler
 from hrm.core.scheduling.shared_state import SharedState

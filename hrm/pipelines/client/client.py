@@ -21,9 +21,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import getpass
-import os
 import pickle
 import secrets
 import threading
@@ -55,6 +53,7 @@ from hrm.core.vocabulary.model import WorkloadClass
 from hrm.pipelines.client.definition import Pipeline, to_format
 from hrm.pipelines.client.outcome import TaskFailed, TaskResult, is_done, result_of
 from hrm.pipelines.client.progress_bar import progress_bar
+from hrm.pipelines.client.repeated_calls import RepeatedCalls, shared_loop
 from hrm.pipelines.client.result_file import result_file, value_of
 from hrm.pipelines.client.results import need_arrow
 from hrm.pipelines.client.sources import Sources, sources_of
@@ -69,9 +68,6 @@ __all__ = ["Client", "Task", "progress_bar"]
 
 IN_FLIGHT = 64
 """Tasks of one ``map`` that the master has at a time."""
-RETRY_S = 0.5
-WORKED_S = 5.0
-"""Seconds after which a call that breaks counts as having reached its master."""
 WATCHED_A_CONNECTION = 32
 CONNECTIONS_MAX = 64
 """Connections on which tasks are watched; beyond their capacity, ends are noticed late."""
@@ -86,7 +82,6 @@ KEY_BYTES = 32
 GIVE_UP_S = 5.0
 """Longest wait, seconds, for abandoned tasks to end and for a master to be notified of them."""
 PAGES_MAX = 10_000
-_AGAIN = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED)
 
 T = TypeVar("T")
 
@@ -201,12 +196,12 @@ class Client:
         self._submitting = asyncio.Semaphore(SUBMITTED_AT_ONCE)
         self._fetching = asyncio.Semaphore(FETCHED_AT_ONCE)
         self._watching = asyncio.Semaphore(WATCHED_MAX)
-        self._served_s = 0.0
+        self._calls = RepeatedCalls(self.target)
         self._new_channel = partial(
             rpc.channel, self.target, token, ca, allow_clear_text=allow_clear_text
         )
         self.patience_s = patience_s
-        self._loop = _loop()
+        self._loop = shared_loop()
         self._running: dict[asyncio.Task[Any], str] = {}
         self._unsent: set[str] = set()
         self._closed = False
@@ -364,7 +359,7 @@ class Client:
         request = pb.CancelPipelineTaskRequest(task_id=task_id, reason=reason)
         call = partial(self._stub.Cancel, request, timeout=min(GIVE_UP_S, self._call_timeout_s))
         try:
-            await self._again(call, min(GIVE_UP_S, self.patience_s))
+            await self._again(call, GIVE_UP_S)
         except errors.Unavailable:
             return False
         except errors.HrmError:
@@ -564,41 +559,10 @@ class Client:
     async def _again(
         self,
         call: Callable[[], Awaitable[T]],
-        patience_s: float | None = None,
+        most_s: float = float("inf"),
         gate: asyncio.Semaphore | None = None,
     ) -> T:
-        """``call``, repeated while the master is unreachable or full, for at most ``patience_s``;
-        None: the client's. It is made when ``gate`` lets it through, which does not count."""
-        patience_s = self.patience_s if patience_s is None else patience_s
-        deadline = None
-        while True:
-            async with gate or contextlib.nullcontext():
-                begun = self._loop.time()
-                try:
-                    result = await call()
-                except (errors.Unavailable, grpc.RpcError) as error:
-                    now = self._loop.time()
-                    if deadline is None or now - begun > WORKED_S:
-                        deadline = now + patience_s
-                    if isinstance(error, grpc.RpcError) and rpc.is_refused(error):
-                        # A master that serves this client's other calls is there.
-                        deadline = max(deadline, self._served_s + patience_s)
-                    if now >= deadline or not self._may_pass(error):
-                        if isinstance(error, grpc.RpcError):
-                            raise rpc.error_from(error, self.target) from error
-                        raise
-                else:
-                    self._served_s = self._loop.time()
-                    return result
-            await asyncio.sleep(RETRY_S)
-
-    def _may_pass(self, error: Exception) -> bool:
-        """Is it worth another try?"""
-        if not isinstance(error, grpc.aio.AioRpcError):
-            return isinstance(error, errors.Unavailable)
-        if error.code() is grpc.StatusCode.UNAVAILABLE:
-            return tls.failure(self.target, error.details() or "") is None
-        return error.code() in _AGAIN
+        return await self._calls.again(call, min(most_s, self.patience_s), gate)
 
 
 @dataclass(slots=True)
@@ -607,19 +571,6 @@ class _Connection:
 
     channel: grpc.aio.Channel
     watched: int = 0
-
-
-@functools.cache
-def _loop_of(_pid: int) -> asyncio.AbstractEventLoop:
-    loop = asyncio.new_event_loop()
-    threading.Thread(target=loop.run_forever, daemon=True, name="hrm-pipelines").start()
-    return loop
-
-
-def _loop() -> asyncio.AbstractEventLoop:
-    """The loop of all clients of this process. It is never closed: gRPC passes the events of all
-    loops to any of them, and loses some when one is closed."""
-    return _loop_of(os.getpid())
 
 
 def _workload_class(workload: WorkloadClass | str) -> WorkloadClass:

@@ -223,7 +223,7 @@ class PipelineCluster:
             before = f", {ahead} before it" if ahead else ""
             past = f"; before that: {record.before}" if record.before else ""
             # Those behind the head are not looked at: they wait for what that waits for.
-            why = (self.tasks[self.queue[0]].why if ahead else "") or record.why
+            why = (self.tasks[self.queue[0]].why if ahead and self.queue else "") or record.why
             return f"it waits for a worker{before}: {why}{past}"
         done = {t.key.subtask for t in record.timings if t.outcome is RunOutcome.DONE}
         left = [one.name for one in record.spec.pipeline.subtasks if one.name not in done]

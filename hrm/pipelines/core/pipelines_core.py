@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
-from hrm.core.messages.hosted import CallMaster, Listen, StopListening, SubmitToMaster
+from hrm.core.messages.hosted import Listen, StopListening, SubmitToMaster
 from hrm.core.vocabulary.ends import end_rule
 from hrm.core.vocabulary.model import (
     ApplicationId,
@@ -57,8 +57,6 @@ _SESSION = 1
 """Nothing else attaches to a workload."""
 OPENING_TIMEOUT_S = 15.0
 """Time in which the master's core has to admit a new workload."""
-ASKED_MAX = 60
-_ASK_AGAIN_S = 1.0
 _FORGOTTEN_AT_ONCE = 100
 _HEARD = (TaskOutcome.DONE, TaskOutcome.FAILED)
 """Ends that a policy hears of: that of a task which is cancelled says nothing of it."""
@@ -187,7 +185,7 @@ class PipelinesCore:
             workload = Workload(self._new_id(now), key, cluster, idle_since_s=now)
             self._by_key[key] = self.live[workload.application_id] = workload
             self._out.append(Listen(workload.application_id))
-            self._ask(workload, registration(workload, now))
+            self._out.append(workload.ask(registration(workload, now)))
         workload.idle_since_s = now
         if task_id in self.arriving:
             self.arriving[task_id] = workload
@@ -250,7 +248,7 @@ class PipelinesCore:
             return self._flush()
         self._out.append(Listen(application_id))
         workload.was_accepted = known is not None
-        self._ask(workload, registration(workload, now, is_known=known is not None))
+        self._out.append(workload.ask(registration(workload, now, is_known=known is not None)))
         return self._flush()
 
     def recover_ended(self, record: TaskRecord, application_id: ApplicationId) -> None:
@@ -296,17 +294,12 @@ class PipelinesCore:
     def reply_received(
         self, application_id: ApplicationId, reply: c.Reply | c.Refuse, now: float
     ) -> list[WorkloadStep]:
-        """The master's core has replied to a ``CallMaster``. What has been accepted before does not
-        fail because the master is busy or its disk full: that is asked for again."""
+        """The master's core has replied to a ``CallMaster``."""
         workload = self.live.get(application_id)
         if workload is None:
             return self._flush()
         if isinstance(reply, c.Refuse):
-            is_known = workload.attaching or workload.was_accepted
-            passes = isinstance(reply.error, Unavailable) and workload.asked < ASKED_MAX
-            if is_known and passes and not workload.ending:
-                workload.ask_again_at_s = now + _ASK_AGAIN_S
-            else:
+            if not workload.asks_later(reply.error, now):
                 self._refused(workload, reply.error, now)
         elif not workload.started and isinstance(reply.result, c.ApplicationAdmitted):
             self._admitted(workload, reply.result, now)
@@ -335,7 +328,7 @@ class PipelinesCore:
             self._release_lost(workload, now)
             self._leave_drained(workload, now)
             self._end_recovery(workload, now)
-            self._ask_again(workload, now)
+            self._out += workload.ask_again(now)
             for call_id in [x for x, until_s in workload.openings.items() if now >= until_s]:
                 del workload.openings[call_id]
                 late = Unavailable("the master is overloaded; try again")
@@ -363,7 +356,7 @@ class PipelinesCore:
                 now=now, call_id=0, application_id=app_id, session=_SESSION,
                 epoch=self._facts.epoch, owner=MASTER,
             )  # fmt: skip
-            self._ask(workload, attach)
+            self._out.append(workload.ask(attach))
             return
         workload.started = True
         workload.count = max(workload.count, admitted.last_executor_number)
@@ -372,18 +365,6 @@ class PipelinesCore:
         openings, workload.openings = workload.openings, {}
         self._out += [CompleteOpening(call_id, app_id) for call_id in openings]
         self._adjust(workload, now)
-
-    def _ask(
-        self, workload: Workload, event: e.ApplicationRegistered | e.ApplicationAttached
-    ) -> None:
-        workload.question, workload.asked = event, 1
-        self._out.append(CallMaster(workload.application_id, event))
-
-    def _ask_again(self, workload: Workload, now: float) -> None:
-        if workload.question is not None and now >= workload.ask_again_at_s:
-            workload.ask_again_at_s = math.inf
-            workload.asked += 1
-            self._out.append(CallMaster(workload.application_id, workload.question))
 
     def _refused(self, workload: Workload, error: HrmError, now: float) -> None:
         openings, workload.openings = workload.openings, {}

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import NamedTuple
 
 from hrm.core.messages import events as e
+from hrm.core.messages.hosted import CallMaster
 from hrm.core.vocabulary.model import (
     WORKLOAD_PREFIX,
     ApplicationId,
@@ -22,6 +23,7 @@ from hrm.core.vocabulary.model import (
 from hrm.core.vocabulary.node_requirement import NodeRequirement
 from hrm.core.vocabulary.ownership import MASTER
 from hrm.core.vocabulary.workload_bounds import WorkloadBounds
+from hrm.errors import HrmError, Unavailable
 from hrm.pipelines.core.cluster import PipelineCluster
 from hrm.pipelines.core.feasibility import CAPS
 from hrm.pipelines.core.model import Device, PipelineSpec, TaskSpec
@@ -39,6 +41,8 @@ __all__ = [
 ]
 
 _NOWHERE = NodeName("")
+ASKED_MAX = 60
+_ASK_AGAIN_S = 1.0
 GPU_WAIT_S = 2.0
 """For so long a worker waits for a part of a GPU before others do without."""
 
@@ -145,6 +149,28 @@ class Workload:
             said = resizing.workers(self.application_id, view, now)
             self.wanted = max(1, min(said, workers_max)) if view.tasks else 0
         return self.wanted
+
+    def ask(self, event: e.ApplicationRegistered | e.ApplicationAttached) -> CallMaster:
+        self.question, self.asked = event, 1
+        return CallMaster(self.application_id, event)
+
+    def asks_later(self, error: HrmError, now: float) -> bool:
+        """Is the question to be put again, after this answer? What has been accepted before does
+        not fail because the master is busy or its disk full."""
+        is_known = self.attaching or self.was_accepted
+        passes = isinstance(error, Unavailable) and self.asked < ASKED_MAX
+        if not is_known or not passes or self.ending:
+            return False
+        self.ask_again_at_s = now + _ASK_AGAIN_S
+        return True
+
+    def ask_again(self, now: float) -> list[CallMaster]:
+        """The question, if it is time to put it again."""
+        if self.question is None or now < self.ask_again_at_s:
+            return []
+        self.ask_again_at_s = math.inf
+        self.asked += 1
+        return [CallMaster(self.application_id, self.question)]
 
     def take(self, task: TaskSpec) -> None:
         """A task of it is known from now on."""

@@ -26,7 +26,7 @@ from hrm.pipelines.core.cluster import LeastWait, PipelineCluster
 from hrm.pipelines.core.model import TaskId
 from hrm.pipelines.core.node_messages import TaskOutcome
 from hrm.pipelines.core.pool_facts import Alone
-from hrm.pipelines.core.workload import WorkloadKey
+from hrm.pipelines.core.workload import ASKED_MAX, WorkloadKey
 from hrm.pipelines.core.workload_steps import CompleteOpening, FollowCommand, WorkloadStep
 from tests.core.pipeline.building import capacity, task
 from tests.core.pipeline.pool import SMALL
@@ -202,7 +202,7 @@ def test_what_has_been_accepted_is_asked_for_again_while_the_master_is_busy() ->
 
 def test_it_is_not_asked_for_without_end() -> None:
     workloads, now = _known_by(RECORD), 0.0
-    for _ in range(w.ASKED_MAX):
+    for _ in range(ASKED_MAX):
         workloads.reply_received(APP, BUSY, now)
         now += 1.0
         workloads.ticked(now)
