@@ -95,7 +95,9 @@ def placed_mib(lots: Iterable[GpuLot]) -> int:
 class Contest:
     """One kind of GPUs. ``startable``: of each user's lots, how many of those that wait could start
     now if nothing else did. ``may_queue``: may any wait at a unit? ``yielding_mib``: held by what
-    yields, and to be had by what waits at units for that."""
+    yields, and to be had by what waits at units for that. ``starting_mib``: of each user, what
+    waits at units with nothing known to be in its way: its share of now, though its node has yet to
+    start it."""
 
     def __init__(
         self,
@@ -104,8 +106,10 @@ class Contest:
         *,
         may_queue: bool = True,
         yielding_mib: int = 0,
+        starting_mib: Sequence[int] = (),
     ) -> None:
         self.users = users
+        self.starting_mib = starting_mib or (0,) * len(users)
         self.yielding_mib = yielding_mib
         self.may_queue = may_queue
         self.startable = startable
@@ -150,7 +154,7 @@ class Contest:
             [Lot(lot.size_mib, count) for lot, count in self._allowed(user, counts)]
             for _, user, counts in able
         ]
-        held_mib = [user.placed_mib for _, user, _ in able]
+        held_mib = [user.placed_mib + self.starting_mib[index] for index, user, _ in able]
         for (index, _, _), many in zip(able, fair_lots(self.free_mib, held_mib, lots), strict=True):
             found[index] = many
         return found
@@ -163,8 +167,10 @@ class Contest:
     def shares_mib(self) -> list[int]:
         """What each would hold if all GPUs were shared out from the start, the containers that are
         placed before those that wait."""
-        all_mib = self.free_mib + sum(user.placed_mib for user in self.users)
-        all_mib += min(self.yielding_mib, sum(user.queued_mib for user in self.users))
+        starting_mib = sum(self.starting_mib)
+        all_mib = self.free_mib + starting_mib + sum(user.placed_mib for user in self.users)
+        queued_mib = sum(user.queued_mib for user in self.users) - starting_mib
+        all_mib += min(self.yielding_mib, queued_mib)
         wants = [each for user in self.users for each in user.wants]
         counts = iter(fair_parts(all_mib, wants))
         return [sum(next(counts) * x.size_mib for x in user.wants) for user in self.users]

@@ -243,8 +243,8 @@ class FairGpuParts:
         kept_mib: dict[ApplicationId, int] = {}
         coming = list[Container]()
         shares_mib = contest.shares_mib()
-        for user, share_mib, startable in zip(
-            contest.users, shares_mib, contest.startable, strict=True
+        for user, share_mib, starting_mib, startable in zip(
+            contest.users, shares_mib, contest.starting_mib, contest.startable, strict=True
         ):
             app = master_state.applications[user.application_id]
             demands = {lot.demand for lot in user.lots}
@@ -259,7 +259,8 @@ class FairGpuParts:
             going_mib = sum(x.request.resources.gpu_memory_mib for x in going)
             coming += going
             kept_mib[user.application_id] = user.placed_mib - going_mib
-            own = self._lacks(user, share_mib - user.placed_mib, startable, now)
+            lacks_mib = share_mib - user.placed_mib - starting_mib
+            own = self._lacks(user, lacks_mib, startable, now)
             if own and not user.declines:
                 lacks += own
             elif kept_mib[user.application_id] > share_mib:
@@ -353,7 +354,10 @@ class FairGpuParts:
             if _is_contested(users):
                 yielding_mib = self._master_state.gpus.yielding_mib[users[0].slots]
                 startable = [self._startable_of(user, self._known_s) for user in users]
-                contest = Contest(users, startable, yielding_mib=yielding_mib)
+                starting_mib = [self._starting_mib(user) for user in users]
+                contest = Contest(
+                    users, startable, yielding_mib=yielding_mib, starting_mib=starting_mib
+                )
                 for application_id, some in contest.parts():
                     parts.setdefault(application_id, {}).update(some)
         names = {user.application_id for users in self._users.everyone() for user in users}
@@ -384,10 +388,25 @@ class FairGpuParts:
         startable = [self._startable_of(user, now) for user in users]
         may_queue = self._master_state.bounds.waiting_limit > 0
         yielding_mib = self._master_state.gpus.yielding_mib[users[0].slots]
-        contest = Contest(users, startable, may_queue=may_queue, yielding_mib=yielding_mib)
+        contest = Contest(
+            users,
+            startable,
+            may_queue=may_queue,
+            yielding_mib=yielding_mib,
+            starting_mib=[self._starting_mib(user) for user in users],
+        )
         if holds := self._holds.of_kind(users[0].slots, now):
             contest.keep(holds, self._ending_mib)
         return contest
+
+    def _starting_mib(self, user: GpuUser) -> int:
+        """What of that which it has queued has nothing in its way, by all that is known here."""
+        return sum(
+            x.request.resources.gpu_memory_mib
+            for lot in user.lots
+            for x in lot.queued
+            if is_first_in_line(self._master_state, x)
+        )
 
     def _ending_mib(self, user: GpuUser) -> int:
         """What of that which it holds is about to end."""
