@@ -125,6 +125,22 @@ def test_members_that_are_further_apart_than_ever_in_training() -> None:
     assert "Q " in _chosen(guarded(set_model()), view_of(11)).why
 
 
+def test_where_members_are_often_too_far_apart_the_heuristic_decides_for_a_while() -> None:
+    alone = load("ldwp-set", rng=RNG, model=set_model(), guarded=False)
+    assert isinstance(alone, LdwpSet)
+    views = [view_of(11, seed) for seed in range(300)]
+    spreads = [alone.propose(task_of(), view, all_fit(view)).spread for view in views]
+    limit = float(np.percentile(spreads, 90))
+    calm = [view for view, spread in zip(views, spreads, strict=True) if spread <= limit]
+    policy = guarded(_with(set_model(), spread_max=limit))
+    for number, view in enumerate(views):
+        _chosen(policy, view, task_of(number))
+    assert "of the last 200 tasks" in _chosen(policy, calm[0]).fallback
+    for number in range(200):
+        _chosen(policy, calm[number % len(calm)], task_of(number))
+    assert "Q " in _chosen(policy, calm[0]).why
+
+
 def test_what_was_placed_and_how_it_ended_is_logged_in_every_mode(tmp_path: Path) -> None:
     view = view_of(11)
     for mode in (GuardMode.SHADOW, GuardMode.ON):

@@ -5,13 +5,18 @@ those of this HRM (else it is never called), the type of task is one it knows (w
 types), the number of nodes is about that of training (half of the fewest to four times the most),
 and the nodes' reports are fresh. After it: every value is finite and none is ten times greater than
 any in training, at most a tenth of its inputs lies outside of the ranges of training, the members
-of an ensemble are not further apart than 1.5 times what they were on nearly all of training, and
-the chosen node may take the task and has reported lately. Ranges are of one input at a time; states
-that are strange as a whole, though no single number is, show in the members.
+of an ensemble are not further apart than on 99.9 % of training, and the chosen node may take the
+task and has reported lately.
+
+Ranges are of one input at a time. States that are strange as a whole, though no single number is,
+show in the members, here and there: of inputs that were drawn independently of each other, every
+one in its own distribution, a seventh. So where ``APART_MOST`` of the last ``APART_OF`` decisions
+were doubtful for this, all are, until it has passed; in training one in a thousand was.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -28,7 +33,7 @@ __all__ = ["GuardedClusterPolicy"]
 
 Q_FACTOR = 10.0
 OUTSIDE_MAX = 0.1
-SPREAD_FACTOR = 1.5
+APART_MOST, APART_OF = 5, 200
 HEARTBEATS_MAX = 3
 NODES_LEAST, NODES_MOST = 0.5, 4.0
 
@@ -62,6 +67,7 @@ class GuardedClusterPolicy:
         self._heuristic = heuristic
         self._heartbeat_s = heartbeat_s
         self._proposed: TaskProposal | None = None
+        self._apart: deque[bool] = deque(maxlen=APART_OF)
         self.log = PlacementLog()
         """Decisions and their outcomes, of a policy whose states can be kept."""
         self.guard: PolicyGuard[_Question, int] = PolicyGuard(
@@ -122,16 +128,26 @@ class GuardedClusterPolicy:
                 Reason.DISTRIBUTION,
                 f"{proposal.outside:.0%} of the inputs are outside of what it has learned from",
             )
-        if proposal.spread > SPREAD_FACTOR * trained.spread_max:
-            raise Doubt(
-                Reason.DISAGREEMENT,
-                f"its members are {proposal.spread:.3g} apart on this, in training at most "
-                f"{trained.spread_max:.3g}",
-            )
+        self._check_members(proposal.spread, trained.spread_max)
         if not fits[proposal.row]:
             raise Doubt(Reason.INFEASIBLE, f"{view.names[proposal.row]} cannot take the task")
         self._fresh(float(view.report_age_s[proposal.row]), view.names[proposal.row])
         return Recommendation(proposal.row, explanation(learned, proposal, view))
+
+    def _check_members(self, spread: float, spread_max: float) -> None:
+        self._apart.append(spread > spread_max)
+        if self._apart[-1]:
+            raise Doubt(
+                Reason.DISAGREEMENT,
+                f"its members are {spread:.3g} apart on this, in training at most {spread_max:.3g}",
+            )
+        apart = sum(self._apart)
+        if apart >= APART_MOST:
+            raise Doubt(
+                Reason.DISAGREEMENT,
+                f"its members were too far apart on {apart} of the last {len(self._apart)} tasks; "
+                f"it was trained on other clusters or loads",
+            )
 
     def _checked(self, task: TaskSpec, view: PipelineClusterView, fits: Bools) -> LearnedPlacement:
         """The learned policy, if this case is one that it was trained for."""
