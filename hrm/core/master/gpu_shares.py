@@ -41,9 +41,10 @@ from hrm.core.master.gpu_contest import Contest, GpuUser
 from hrm.core.master.gpu_holds import GpuHolds
 from hrm.core.master.gpu_lines import GpuLines, Line, Nodes
 from hrm.core.master.gpu_preemption import Lack, lacking, lacking_together, victims
-from hrm.core.master.returns import is_first_in_line, may_return, return_waiting
+from hrm.core.master.returns import may_return, return_waiting, starts_where_it_waits
 from hrm.core.master.state import MasterState
 from hrm.core.messages.claims import Claim, Entry, GpuPart, Proposal
+from hrm.core.queue.yielding import yields_there
 from hrm.core.scheduling.cluster_view import ClusterView
 from hrm.core.scheduling.remote_scheduler import RemoteScheduler
 from hrm.core.scheduling.scheduler import Job, Scheduler
@@ -197,10 +198,18 @@ class FairGpuParts:
             if not _is_contested(users) or not any(user.queued_mib for user in users):
                 continue
             for container in self._contest(users, now).misplaced():
-                if is_first_in_line(self._master_state, container):
+                if self._finds_capacity(container):
                     continue
                 if may_return(self._master_state, container, now, just_queued=True):
                     return_waiting(self._master_state, container, reason, now)
+
+    def _finds_capacity(self, container: Container) -> bool:
+        """Is what it waits for free, by all that is known here? It would be placed there again.
+        What others are to yield for it is shared out instead."""
+        queue = self._master_state.state.find(container.unit_id)
+        if queue is None or yields_there(queue):
+            return False
+        return starts_where_it_waits(self._master_state, container)
 
     def _preempt(self, now: float) -> None:
         """Preempt for applications that hold less than their share, and wait."""
