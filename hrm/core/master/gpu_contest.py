@@ -94,8 +94,8 @@ def placed_mib(lots: Iterable[GpuLot]) -> int:
 
 class Contest:
     """One kind of GPUs. ``startable``: of each user's lots, how many of those that wait could start
-    now if nothing else did. ``may_queue``: may any wait at a unit? ``yielding_mib``: held by what
-    yields, and to be had by what waits at units for that."""
+    now if nothing else did. ``may_queue``: may any wait at a unit? ``served_mib``: to be had by
+    what waits at units as soon as others have yielded there, and not startable any more."""
 
     def __init__(
         self,
@@ -103,10 +103,10 @@ class Contest:
         startable: Sequence[Sequence[int]],
         *,
         may_queue: bool = True,
-        yielding_mib: int = 0,
+        served_mib: int = 0,
     ) -> None:
         self.users = users
-        self.yielding_mib = yielding_mib
+        self.served_mib = served_mib
         self.may_queue = may_queue
         self.startable = startable
         self._waiting = [
@@ -164,7 +164,7 @@ class Contest:
         """What each would hold if all GPUs were shared out from the start, the containers that are
         placed before those that wait."""
         all_mib = self.free_mib + sum(user.placed_mib for user in self.users)
-        all_mib += min(self.yielding_mib, sum(user.queued_mib for user in self.users))
+        all_mib += self.served_mib
         wants = [each for user in self.users for each in user.wants]
         counts = iter(fair_parts(all_mib, wants))
         return [sum(next(counts) * x.size_mib for x in user.wants) for user in self.users]

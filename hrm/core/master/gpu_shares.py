@@ -35,6 +35,8 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from hrm.core.master import gangs
 from hrm.core.master.entities import Application, Container
 from hrm.core.master.gpu_contest import Contest, GpuUser
@@ -44,7 +46,7 @@ from hrm.core.master.gpu_preemption import Lack, lacking, lacking_together, vict
 from hrm.core.master.returns import may_return, return_waiting, starts_where_it_waits
 from hrm.core.master.state import MasterState
 from hrm.core.messages.claims import Claim, Entry, GpuPart, Proposal
-from hrm.core.queue.yielding import yields_there
+from hrm.core.queue.yielding import served, yields_there
 from hrm.core.scheduling.cluster_view import ClusterView
 from hrm.core.scheduling.remote_scheduler import RemoteScheduler
 from hrm.core.scheduling.scheduler import Job, Scheduler
@@ -205,7 +207,7 @@ class FairGpuParts:
 
     def _finds_capacity(self, container: Container) -> bool:
         """Is what it waits for free, by all that is known here? It would be placed there again.
-        What others are to yield for it is shared out instead."""
+        What others are to yield for it is shared out instead (``_served_mib``)."""
         queue = self._master_state.state.find(container.unit_id)
         if queue is None or yields_there(queue):
             return False
@@ -360,9 +362,8 @@ class FairGpuParts:
         parts: dict[ApplicationId, dict[Vector, GpuPart]] = {}
         for users in self._users.everyone():
             if _is_contested(users):
-                yielding_mib = self._master_state.gpus.yielding_mib[users[0].slots]
                 startable = [self._startable_of(user, self._known_s) for user in users]
-                contest = Contest(users, startable, yielding_mib=yielding_mib)
+                contest = Contest(users, startable, served_mib=self._served_mib(users))
                 for application_id, some in contest.parts():
                     parts.setdefault(application_id, {}).update(some)
         names = {user.application_id for users in self._users.everyone() for user in users}
@@ -392,11 +393,27 @@ class FairGpuParts:
     def _contest(self, users: list[GpuUser], now: float) -> Contest:
         startable = [self._startable_of(user, now) for user in users]
         may_queue = self._master_state.bounds.waiting_limit > 0
-        yielding_mib = self._master_state.gpus.yielding_mib[users[0].slots]
-        contest = Contest(users, startable, may_queue=may_queue, yielding_mib=yielding_mib)
+        served_mib = self._served_mib(users)
+        contest = Contest(users, startable, may_queue=may_queue, served_mib=served_mib)
         if holds := self._holds.of_kind(users[0].slots, now):
             contest.keep(holds, self._ending_mib)
         return contest
+
+    def _served_mib(self, users: Sequence[GpuUser]) -> int:
+        """Device memory of what these have queued where it starts once others have yielded. It was
+        startable before it was queued: shares are what they were."""
+        if not any(user.queued_mib for user in users):
+            return 0
+        state, slots = self._master_state.state, users[0].slots
+        waits = (state.waiting_batch > 0) & (state.total[:, Column.GPU_MEMORY_MIB] > 0)
+        queues = map(state.queue, np.flatnonzero(waits & (state.gpus == slots)).tolist())
+        return sum(
+            entry.demand[Column.GPU_MEMORY_MIB]
+            for queue in queues
+            if yields_there(queue)
+            for entry in served(queue)
+            if entry.workload_class is WorkloadClass.BATCH
+        )
 
     def _ending_mib(self, user: GpuUser) -> int:
         """What of that which it holds is about to end."""
