@@ -107,6 +107,23 @@ def test_a_gang_does_not_wait_in_a_queue() -> None:
     assert commit(subject, 2, claim("d")) == [Decision.ABORT], "half a gang is no gang"
 
 
+def test_a_gang_stays_where_its_node_has_yet_to_end_what_the_store_has_lost() -> None:
+    """What seems free does so wherever it may be placed next."""
+    cluster = VirtualCluster([unit("n1", vcores=4)])
+    cluster.submit(4)
+    cluster.settle()
+    cluster.durable.clear()
+    cluster.durable_nodes.clear()
+    cluster.restart_master()
+    cluster.register(cluster.nodes["n1"])
+    gang = cluster.submit(3, gang_min=3)
+    cluster.advance(cluster.bounds.application_grace_s - 3)
+    assert cluster.states(gang) == {"waiting": 3}
+    assert cluster.app(gang).ended_ids == set(), "none was returned"
+    cluster.advance(10)
+    assert cluster.states(gang) == {"running": 3}
+
+
 def test_a_gang_larger_than_the_cluster_is_refused_with_the_reason() -> None:
     cluster = VirtualCluster([unit("n1", vcores=4), unit("n2", vcores=4)])
     app = cluster.submit(9, gang_min=9)

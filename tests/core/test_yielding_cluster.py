@@ -285,6 +285,21 @@ def test_gpus_that_are_yielded_are_shared_fairly_by_those_that_want_them(preempt
     assert running(virtual, idle) == 0
 
 
+@pytest.mark.parametrize("schedulers", [1, 2])
+def test_what_waits_for_the_cores_of_a_gpu_stays_though_another_wants_the_gpu(
+    schedulers: int,
+) -> None:
+    """What yields there holds no device memory. Returned, it would be placed there again."""
+    virtual = cluster(nodes=0, schedulers=schedulers)
+    virtual.add_node(gpu_unit("n1"))
+    idle = fill(virtual, 16)
+    assert running(virtual, idle) == 16
+    first, second = (virtual.submit(1, Resources(2, 1024, 3_000)) for _ in range(2))
+    virtual.advance(SOON_S)
+    assert (running(virtual, first), running(virtual, second)) == (1, 0)
+    assert virtual.app(first).ended_ids == set(), "none was returned"
+
+
 def test_what_waits_for_others_to_yield_is_not_returned_to_claim_a_guarantee_elsewhere() -> None:
     virtual = cluster(*HALVES, bounds=Bounds(queue_reclaim_wait_s=0.0), schedulers=1)
     virtual.submit(4, queue="a")

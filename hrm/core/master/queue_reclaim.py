@@ -41,9 +41,8 @@ from hrm.core.master.entities import Container
 from hrm.core.master.queue_line import QueueLine, dominant_part
 from hrm.core.master.queue_usage import QueueUsage
 from hrm.core.master.reclaim_plan import Reclaim, ReclaimPlanner, Wanted
-from hrm.core.master.returns import may_return, return_waiting
+from hrm.core.master.returns import may_return, return_waiting, starts_where_it_waits
 from hrm.core.master.state import MasterState
-from hrm.core.queue.yielding import serves_waiters
 from hrm.core.scheduling.negotiator import Negotiator
 from hrm.core.tenancy.accounts import AccountTree, QueueAccount
 from hrm.core.tenancy.queue_spec import QueueName
@@ -139,7 +138,9 @@ class QueueReclaim:
             for container in list(self._usage.unplaced.get(account.name, {}).values()):
                 if container.waits_for or container.container_id in self._usage.on_loan:
                     continue
-                if container.request.yields or self._starts_soon(container):
+                if container.request.yields:
+                    continue
+                if starts_where_it_waits(self._master_state, container):
                     continue
                 if container.node is not None and container.request.place == container.unit_id:
                     continue
@@ -155,11 +156,6 @@ class QueueReclaim:
                 if pending and pending[0] is container and len(pending) >= many:
                     yield pending[:many]
             yield from self._kept(account)
-
-    def _starts_soon(self, container: Container) -> bool:
-        """Does it wait at a unit for what others there are about to yield?"""
-        queue = self._master_state.state.find(container.unit_id)
-        return container.node is not None and queue is not None and serves_waiters(queue)
 
     def _kept(self, account: QueueAccount) -> Iterable[Sequence[Container]]:
         """Those that their queue keeps: streams, for it holds its share, with batch; and others
