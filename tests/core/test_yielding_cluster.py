@@ -219,6 +219,53 @@ def test_a_queue_that_claims_its_guarantee_takes_from_what_yields_first() -> Non
     assert (running(virtual, young), running(virtual, idle)) == (4, 0)
 
 
+def _most_held(virtual: VirtualCluster, queue: str, seconds: int) -> float:
+    """The most cores that containers of a queue hold at nodes, running or waiting, meanwhile."""
+    most = 0
+    for _ in range(seconds):
+        virtual.advance(1)
+        apps = virtual.master.master_state.applications.values()
+        some = [x for app in apps if app.record.queue == queue for x in app.containers.values()]
+        most = max(most, sum(x.request.resources.vcores for x in some if x.node is not None))
+    return most
+
+
+def test_a_stream_exceeds_no_maximum_that_waiting_containers_of_its_queue_fill() -> None:
+    half = {"guaranteed": "50%", "maximum": "50%"}
+    virtual = cluster(spec_from("root.a", half), HALVES[1])
+    virtual.submit(8, queue="b")
+    virtual.advance(2)
+    idle = fill(virtual, 6, queue="a")
+    assert virtual.states(idle) == {"waiting": 4, "pending": 2}
+
+    stream = virtual.submit(2, queue="a", workload_class=STREAM)
+
+    assert _most_held(virtual, "root.a", 30) == 4
+    assert running(virtual, stream) == 2
+    assert virtual.states(idle) == {"waiting": 2, "pending": 2}, "no more than needed is returned"
+
+
+def test_what_yields_and_waits_below_a_maximum_keeps_no_sibling_from_its_guarantee() -> None:
+    none = {"guaranteed": {"cores": 0, "memory": 0}}
+    virtual = cluster(
+        spec_from("root.g", {"guaranteed": "50%", "maximum": "50%"}),
+        spec_from("root.g.a", none),
+        spec_from("root.g.b", {}),
+        spec_from("root.c", {"guaranteed": "50%"}),
+        bounds=Bounds(queue_reclaim_wait_s=0.0),
+    )
+    virtual.submit(8, queue="c")
+    virtual.advance(2)
+    idle = fill(virtual, 4, queue="root.g.a")
+    assert virtual.states(idle) == {"waiting": 4}
+
+    batch = virtual.submit(2, queue="root.g.b")
+    virtual.advance(30)
+
+    assert running(virtual, batch) == 2
+    assert virtual.states(idle) == {"waiting": 2}
+
+
 def test_batch_that_waits_moves_to_where_others_yield() -> None:
     virtual = cluster(nodes=1)
     virtual.submit(4)

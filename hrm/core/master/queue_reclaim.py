@@ -14,7 +14,8 @@ round trip when they have ended. One that waits in the queue of a unit is return
 claims whole or not at all.
 
 Where a queue above holds as much as it may, its children take from each other what lets it hold one
-more; the container passes when they have ended.
+more; the container passes when they have ended. Where a maximum is reached only with what waits at
+units, of that is returned what yields, and for a stream batch of its own queue.
 
 A stream's container that lacks nothing but its own queue's share takes the place of the newest
 batch of that queue, at one unit: streams go before batch within a queue, not across queues.
@@ -216,9 +217,13 @@ class QueueReclaim:
             if app.is_driver and unit_id and not self._may_start(container, unit_id):
                 continue
             # Before the stream: its node would choose others that are in its way.
+            why = f"{_FOR_STREAM if claim.is_stream else _REASON}: {app.record.queue}"
             for victim in victims:
-                why = _FOR_STREAM if claim.is_stream else _REASON
-                self._preempt(victim, f"{why}: {app.record.queue}", now)
+                if victim.state is ContainerState.RUNNING:
+                    self._preempt(victim, why, now)
+                elif may_return(self._master_state, victim, now, just_queued=True):
+                    self._going[victim.container_id] = now
+                    return_waiting(self._master_state, victim, why, now)
             if unit_id:
                 if container.withheld:
                     self._let_claim(container, now)
