@@ -17,7 +17,9 @@ Once faults have stopped, within bounds of time:
 
 - what others are preempted for runs at that unit once they have ended;
 - a queue starts something while one of its containers waits that it is guaranteed the capacity
-  for, which is free, or borrowed by others that may be preempted;
+  for, which is free, or borrowed by others that may be preempted; not for one that yields, which
+  claims no guarantee: that it uses what is idle is checked with all batch
+  (``hrm.sim.oracle.waiting_streams``);
 - what a queue keeps passes if it fits a unit at which nothing waits, and no limit is in the way;
 - no application is preempted again and again.
 
@@ -272,8 +274,7 @@ class QueueChecks:
             if self._ran.get(leaf, set()) - ran.get(leaf, set()):
                 continue
             for app, container in usage.waiting(leaf):
-                amount = _amount(container)
-                if not usage.is_guaranteed(leaf, amount):
+                if container.request.yields or not usage.is_guaranteed(leaf, _amount(container)):
                     continue
                 where = usage.could_be_had(app, container)
                 if where and (where[1] or usage.core.master_state.bounds.queue_preemption):
