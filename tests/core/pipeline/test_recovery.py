@@ -269,7 +269,7 @@ def test_not_while_it_has_not_heard_of_a_worker_that_runs(monkeypatch: pytest.Mo
     joined = m.NodeJoined(now=101.0, capacity=capacity(first))
     assert not _placed(workloads.worker_reported(first, joined))
     assert not _placed(workloads.ticked(102.0)), "its node is back, its notice waits for the disk"
-    workloads.notice_received(APP, c.ContainerChanged(_running("7")), 103.0)
+    workloads.notice_received(APP, c.ContainerChanged(status=_running("7")), 103.0)
     joined = m.NodeJoined(now=104.0, capacity=capacity(second), tasks=((TaskId("t"), -1),))
     placed = _placed(workloads.worker_reported(second, joined))
     assert (placed | _placed(workloads.ticked(104.5))) == {"u"}
