@@ -347,6 +347,20 @@ def test_what_waits_for_the_cores_of_a_gpu_stays_though_another_wants_the_gpu(
     assert virtual.app(first).ended_ids == set(), "none was returned"
 
 
+def test_what_waits_for_others_to_yield_stays_where_no_other_application_could_start() -> None:
+    """The other has fewer GPUs, but needs more cores than the node would have."""
+    virtual = cluster(nodes=0, schedulers=1)
+    virtual.add_node(gpu_unit("n1"))
+    first = virtual.submit(1, Resources(1, 1024, 1_000))
+    virtual.settle()
+    other = virtual.submit(1, Resources(16, 1024, 1_000))
+    fill(virtual, 15)
+    virtual.request(first, [2], Resources(1, 1024, 1_000))
+    virtual.advance(SOON_S)
+    assert (running(virtual, first), running(virtual, other)) == (2, 0)
+    assert virtual.app(first).ended_ids == set(), "none was returned"
+
+
 def test_what_waits_for_others_to_yield_is_not_returned_to_claim_a_guarantee_elsewhere() -> None:
     virtual = cluster(*HALVES, bounds=Bounds(queue_reclaim_wait_s=0.0), schedulers=1)
     virtual.submit(4, queue="a")

@@ -46,11 +46,11 @@ from hrm.core.master.gpu_preemption import Lack, lacking, lacking_together, vict
 from hrm.core.master.returns import may_return, return_waiting, starts_where_it_waits
 from hrm.core.master.state import MasterState
 from hrm.core.messages.claims import Claim, Entry, GpuPart, Proposal
-from hrm.core.queue.yielding import served, yields_there
+from hrm.core.queue.yielding import instead_of, served, yields_there
 from hrm.core.scheduling.cluster_view import ClusterView
 from hrm.core.scheduling.remote_scheduler import RemoteScheduler
 from hrm.core.scheduling.scheduler import Job, Scheduler
-from hrm.core.vocabulary.feasibility import Column, Vector, demand_vector
+from hrm.core.vocabulary.feasibility import Column, Vector, demand_vector, fits
 from hrm.core.vocabulary.model import (
     ApplicationId,
     ContainerId,
@@ -200,18 +200,31 @@ class FairGpuParts:
             if not _is_contested(users) or not any(user.queued_mib for user in users):
                 continue
             for container in self._contest(users, now).misplaced():
-                if self._finds_capacity(container):
+                if self._stays(container, users, now):
                     continue
                 if may_return(self._master_state, container, now, just_queued=True):
                     return_waiting(self._master_state, container, reason, now)
 
-    def _finds_capacity(self, container: Container) -> bool:
-        """Is what it waits for free, by all that is known here? It would be placed there again.
-        What others are to yield for it is shared out instead (``_starting_mib``)."""
-        queue = self._master_state.state.find(container.unit_id)
-        if queue is None or yields_there(queue):
+    def _stays(self, container: Container, users: Sequence[GpuUser], now: float) -> bool:
+        """Would it be placed there again? So it is where what it waits for is free, by all that is
+        known here, and where others yield it if none of the other ``users`` could start there."""
+        state = self._master_state.state
+        queue, row = state.find(container.unit_id), state.rows.get(container.unit_id)
+        if queue is None or row is None or not starts_where_it_waits(self._master_state, container):
             return False
-        return starts_where_it_waits(self._master_state, container)
+        if not yields_there(queue):
+            return True
+        left = instead_of(queue, container.container_id)
+        for user in users:
+            name = user.application_id
+            requires = self._master_state.applications[name].requires
+            if name == container.application_id or container.node in self._avoided(name, now):
+                continue
+            if requires is not None and not state.suited(requires)[row]:
+                continue
+            if any(lot.waiting and fits(lot.demand, left) for lot in user.lots):
+                return False
+        return True
 
     def _preempt(self, now: float) -> None:
         """Preempt for applications that hold less than their share, and wait."""

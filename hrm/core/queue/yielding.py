@@ -28,6 +28,7 @@ from hrm.core.vocabulary.feasibility import Vector, leaves, minus, plus
 from hrm.core.vocabulary.model import ContainerId
 
 __all__ = [
+    "instead_of",
     "served",
     "spare",
     "starts_once_yielded",
@@ -63,6 +64,19 @@ def served(queue: UnitQueue) -> Iterator[Entry]:
             return
         if owner is queue:
             yield entry
+
+
+def instead_of(queue: UnitQueue, container_id: ContainerId) -> Vector:
+    """What one that comes instead of this one, which waits there, finds free or yielded beside what
+    is served of the others."""
+    left = plus(queue.free, _yielded(queue))
+    for owner, entry in _waiters(queue):
+        if entry.container_id != container_id:
+            rest = minus(left, seen_from(queue, owner, entry))
+            if min(rest) < 0:
+                break
+            left = rest
+    return left
 
 
 def _left(queue: UnitQueue) -> Vector | None:
