@@ -18,11 +18,13 @@ this master has no record of ends that in time, and the place would be found aga
 
 Only time for which all that it lacks is requested counts: an AppMaster may be slow, or away. One
 that is there and requests less for ``application_grace_s`` has what it needs, and its gang becomes
-smaller: what it requests later is placed one by one.
+smaller: what it requests later is placed one by one. What was refused, as no cluster of this size
+could hold the gang, was requested.
 
 Nothing goes round without end: to be given back, a gang must have lost a member after it was
-granted, and for each time a ``gang_wait_s`` passes. Limit: a restarted master has no record of what
-was granted as a gang; what runs of it counts as started.
+granted, and for each time a ``gang_wait_s`` passes. What a node reports that an earlier master has
+granted is part of a gang that has been granted. Limit: a restarted master whose store has it that
+some of a gang has run has no record of the rest; what runs of it counts as started.
 
 Source: not in the HRM paper, whose transactions end with the grant (section 4.3.1).
 """
@@ -80,7 +82,8 @@ class GangStarts:
             return
         if app.gang_lacked_s is None:
             app.gang_lacked_s, passed_s = 0.0, 0.0
-        if not gangs.unasked(app):
+        refused_s = now - app.gang_refused_at_s
+        if not gangs.unasked(app) or refused_s < bounds.application_grace_s:
             app.gang_lacked_s += passed_s
             app.gang_unasked_s = 0.0
         elif app.session is not None:
