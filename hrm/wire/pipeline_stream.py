@@ -29,8 +29,8 @@ from hrm.wire import codec
 from hrm.wire import pipelines as pw
 
 if TYPE_CHECKING:  # neither an agent nor a client loads what places tasks
-    from hrm.pipelines.core.cluster import TaskRecord
     from hrm.pipelines.core.table import NodeRow
+    from hrm.pipelines.core.task_record import TaskRecord
 
 __all__ = [
     "Joining",

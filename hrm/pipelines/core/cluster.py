@@ -1,14 +1,15 @@
 """The master's core for pipeline tasks: which node runs which task. Sans-IO.
 
-Tasks wait in one bounded queue. Its head is shown to a ``ClusterPolicy`` with the nodes that may
-take it, and goes to the node that the policy names; a policy that fails or names another node is
-replaced for this one decision by ``LeastWait``, and counted. A task that no node could ever run,
-or only such as are away, leaves the queue until a node joins.
+Tasks wait in one bounded queue, in the order in which they are due (``order``). Its head is shown
+to a ``ClusterPolicy`` with the nodes that may take it, and goes to the node that the policy names;
+a policy that fails or names another node is replaced for this one decision by ``LeastWait``, and
+counted. A task that no node could ever run, or only such as are away, leaves the queue until a node
+joins.
 
 Nothing is lost and nothing happens twice:
 
 - a placement has a number, the attempt; ends of any other attempt are ignored;
-- tasks of a lost node go to the front of the queue, up to ``attempts_limit`` placements;
+- tasks of a lost node go back to their place in the queue, up to ``attempts_limit`` placements;
 - a task that a node returns was not started and does not count as an attempt; the node gets no more
   until it has reported, or it would be offered the task again immediately, up to the limit;
 - a task that a node refuses was not started either, but counts like a loss, because all nodes may
@@ -22,7 +23,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -47,23 +48,19 @@ from hrm.pipelines.core.node_messages import (
     EndTask,
     ReportSubtask,
     RunOutcome,
-    SubtaskTiming,
     TaskOutcome,
 )
+from hrm.pipelines.core.order import DueOrder, due_at_s
 from hrm.pipelines.core.table import Mask, NodeTable
+from hrm.pipelines.core.task_record import TaskRecord, is_possible, outcome_in_words
 
 __all__ = [
     "ClusterBounds",
     "LeastWait",
     "PipelineCluster",
-    "TaskRecord",
-    "choices_in_words",
-    "outcome_in_words",
 ]
 
 _RATE_WINDOW_S = 60.0
-_TIMINGS_FACTOR = 16
-"""Runs of a task that are kept, to those that its steps may have in one placement."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,37 +74,6 @@ class ClusterBounds:
     node_timeout_s: float = BOUNDS.node_timeout_s
     tick_late_s: float = BOUNDS.tick_late_s
     ended_kept: int = 1_000
-
-
-_CHOSEN_MAX = 20
-"""The latest steps that ``choices_in_words`` reports."""
-
-
-@dataclass(slots=True, eq=False)
-class TaskRecord:
-    """The state of a task. ``node``: where it is placed, None in the queue and at the end;
-    ``attempt`` counts placements; ``losses``: those of them that failed; ``refused_at``: machines
-    that could not run it; ``before``: why its latest placement failed; ``placed_by``,
-    ``fallback``: of its node, as in ``Choice``."""
-
-    spec: TaskSpec
-    node: NodeName | None = None
-    attempt: int = 0
-    losses: int = 0
-    given_back: int = 0
-    why: str = "it is in the queue"
-    placed_by: str = ""
-    fallback: str = ""
-    before: str = ""
-    refused_at: set[str] = field(default_factory=set)
-    timings: list[SubtaskTiming] = field(default_factory=list)
-    outcome: TaskOutcome | None = None
-    message: str = ""
-
-    @property
-    def number(self) -> int:
-        """Of its latest placement, for people."""
-        return m.placement_number(self.attempt)
 
 
 class PipelineCluster:
@@ -138,7 +104,7 @@ class PipelineCluster:
         self.ended: dict[TaskId, TaskRecord] = {} if ended is None else ended
         kept = self.bounds.ended_kept
         self.order = ForgettingOrder(kept, unfetched_max=kept) if order is None else order
-        self.queue: deque[TaskId] = deque()
+        self.queue: DueOrder[TaskId] = DueOrder()
         self.stranded: dict[TaskId, None] = {}
         self.away: dict[TaskId, float] = {}
         self.policy_faults = 0
@@ -223,7 +189,7 @@ class PipelineCluster:
             before = f", {ahead} before it" if ahead else ""
             past = f"; before that: {record.before}" if record.before else ""
             # Those behind the head are not looked at: they wait for what that waits for.
-            why = (self.tasks[self.queue[0]].why if ahead and self.queue else "") or record.why
+            why = (self.tasks[self.queue.first()].why if ahead and self.queue else "") or record.why
             return f"it waits for a worker{before}: {why}{past}"
         done = {t.key.subtask for t in record.timings if t.outcome is RunOutcome.DONE}
         left = [one.name for one in record.spec.pipeline.subtasks if one.name not in done]
@@ -265,7 +231,7 @@ class PipelineCluster:
                 f"{self.bounds.queue_limit}; submit more when some have ended, or raise it"
             )
         self.tasks[task_id] = TaskRecord(event.task)
-        self.queue.append(task_id)
+        self._enqueue(task_id)
         self._forget_arrivals(event.now)
         self._arrivals.append(event.now)
 
@@ -288,7 +254,7 @@ class PipelineCluster:
         if record is None:
             return
         timing = event.report.timing
-        if not _is_possible(record, timing):
+        if not is_possible(record, timing):
             return
         record.timings.append(timing)
         capacity = self.table.nodes[event.name].capacity
@@ -370,7 +336,7 @@ class PipelineCluster:
         record.placed_by = record.fallback = ""
         record.before = why
         record.timings = []
-        self.queue.appendleft(record.spec.task_id)
+        self._enqueue(record.spec.task_id)
         self._commands.append(
             m.ReportPlacement(
                 task_id=record.spec.task_id, node=None, attempt=record.attempt, message=why
@@ -383,8 +349,7 @@ class PipelineCluster:
         if node is None:
             self.stranded.pop(task_id, None)
             self.away.pop(task_id, None)
-            if task_id in self.queue:
-                self.queue.remove(task_id)
+            self.queue.discard(task_id)
         del self.tasks[task_id]
         record.outcome, record.message = outcome, message
         self.ended[task_id] = record
@@ -440,17 +405,19 @@ class PipelineCluster:
         for task_id in late:
             del self.away[task_id]
             self.tasks[task_id].why = "it is in the queue again"
-        self.queue.extend(late)
+        for task_id in late:
+            self._enqueue(task_id)
 
     def _call_back_stranded(self) -> None:
-        self.queue.extendleft(reversed(self.stranded))
+        for task_id in self.stranded:
+            self._enqueue(task_id)
         self.stranded.clear()
 
     def _lose(self, name: NodeName, now: float, why: str, *, counts: bool = True) -> None:
         if name not in self.table.nodes:
             return
         tasks = list(self.table.remove(name).placed)
-        for task_id in reversed(tasks):
+        for task_id in tasks:
             record = self.tasks[task_id]
             if counts:
                 self._again(record, now, f"node {name} was lost: {why}")
@@ -482,16 +449,29 @@ class PipelineCluster:
 
     # --- placing ------------------------------------------------------------------------------
 
+    def _enqueue(self, task_id: TaskId) -> None:
+        """Its place follows from what was known of its time when it came, and stays."""
+        record = self.tasks[task_id]
+        if record.due_s is None:
+            remaining_s = self.table.least_s(record.spec)
+            record.due_s = due_at_s(record.spec.submitted_at_s, remaining_s)
+        self.queue.add(task_id, record.due_s)
+
+    def _strand(self, task_id: TaskId) -> None:
+        self.queue.discard(task_id)
+        self.stranded[task_id] = None
+
     def _place(self, now: float) -> None:
         """Place the head of the queue, as long as some node may take it and the policy agrees."""
         # Thousands that wait for one node are mostly alike: each kind is tested once.
         nowhere: dict[tuple[PipelineSpec, int], str] = {}
         while self.queue:
-            record = self.tasks[self.queue[0]]
+            task_id = self.queue.first()
+            record = self.tasks[task_id]
             kind = (record.spec.pipeline, size_bucket(record.spec.size_mb))
             if kind in nowhere:
                 record.why = nowhere[kind]
-                self.stranded[self.queue.popleft()] = None
+                self._strand(task_id)
                 continue
             fits, why = self.table.fits(record.spec, self.bounds.node_tasks_limit)
             if not fits.any():
@@ -499,14 +479,14 @@ class PipelineCluster:
                 if self.table.nodes and self.table.waits_for_capacity(record.spec):
                     return
                 nowhere[kind] = record.why
-                self.stranded[self.queue.popleft()] = None
+                self._strand(task_id)
                 continue
             fits = self.table.elsewhere(fits, record.refused_at)
             choice = self._choose(record.spec, fits, now)
             if choice.node < 0:
                 record.why = choice.why
                 return
-            self.queue.popleft()
+            self.queue.discard(task_id)
             record.placed_by = choice.placed_by or self.policy.name
             record.fallback = choice.fallback
             self._send(record, self.table.names[choice.node], choice.why)
@@ -558,38 +538,3 @@ class LeastWait:
 
     def ended(self, task_id: TaskId, *, now: float, response_s: float, ok: bool) -> None:
         """It keeps no state."""
-
-
-def outcome_in_words(record: TaskRecord) -> str:
-    """How a task has ended."""
-    assert record.outcome is not None, "it has ended"
-    return f"{record.outcome.value}{': ' if record.message else ''}{record.message}"
-
-
-def choices_in_words(record: TaskRecord) -> list[str]:
-    """Lines: the policies that chose the task's node and its steps' devices, and why not the
-    learned ones."""
-    lines = [_by("its worker was chosen", record.placed_by, record.fallback)]
-    lines += [
-        _by(f"{x.key.subtask} on {x.device.value} {x.number}", x.placed_by, x.fallback)
-        for x in record.timings[-_CHOSEN_MAX:]
-    ]
-    return [line for line in lines if line]
-
-
-def _by(what: str, decided_by: str, fallback: str) -> str:
-    if not decided_by:
-        return ""
-    return (
-        f"{what} by {decided_by}{', not by the policy in charge: ' if fallback else ''}{fallback}"
-    )
-
-
-def _is_possible(record: TaskRecord, timing: SubtaskTiming) -> bool:
-    """Whether a step of the task can have run so. Users' code runs beside a worker, and may say
-    what it wants; what it says is kept until the task ends."""
-    steps = record.spec.pipeline.subtasks
-    step = next((x for x in steps if x.name == timing.key.subtask), None)
-    if step is None or timing.device not in step.devices or timing.row.kind != step.kind:
-        return False
-    return len(record.timings) < _TIMINGS_FACTOR * sum(x.attempts for x in steps)

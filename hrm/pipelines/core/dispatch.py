@@ -1,11 +1,18 @@
 """What starts next on a node: subtasks with priority, the policy, the check of its starts.
 
+A policy chooses devices and co-runners, not whose turn it is: it is shown a *window*, the subtasks
+of the tasks that are due first (``order``), for each kind of device as many as the node can run
+there at once. The rest waits behind it, however well it would suit a device: under overload a
+policy that chooses among all that is ready begins many tasks and ends few.
+
 Two kinds of subtasks are started before the policy is called:
 
 - a row of which fewer than two metrics were measured, one at a time on each device: the run itself
   is the profile (section 3.1);
-- one that has waited 5 times its predicted run time (section 3.4), and at least
-  ``starvation_floor_s``. What it needs and cannot have yet is reserved for it.
+- one that is *overdue*: ``passes_max`` others that were due after it have started before it. It
+  goes where it is expected to end first; what it needs there and cannot have yet is reserved for
+  it. (Section 3.4 has this for what has waited five times its run time, which under overload is
+  everything.)
 
 A policy that fails is replaced for this one call by first fit; infeasible starts are refused. Both
 are counted. If nothing runs and the policy starts nothing, the core starts what has waited longest.
@@ -15,7 +22,7 @@ Source: LDWP + IAWP, sections 3.1 and 3.4.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from hrm.pipelines.core import feasibility
@@ -29,8 +36,16 @@ from hrm.pipelines.core.model import (
     SubtaskKey,
 )
 from hrm.pipelines.core.node_resources import NodeResources
+from hrm.pipelines.core.order import DueOrder
 
-__all__ = ["FOR_NOTHING_ELSE", "FOR_PROFILE", "FOR_WAITING", "Dispatcher", "NodeBounds"]
+__all__ = [
+    "FOR_NOTHING_ELSE",
+    "FOR_PROFILE",
+    "FOR_WAITING",
+    "Dispatcher",
+    "NodeBounds",
+    "ReadyList",
+]
 
 FOR_PROFILE, FOR_WAITING, FOR_NOTHING_ELSE = "profile", "long wait", "idle node"
 FOR_FAULT = "first-fit"
@@ -42,12 +57,68 @@ _REFUSALS_KEPT = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeBounds:
-    """Bounds of a node's core."""
+    """Bounds of a node's core. ``passes_max``: see the module."""
 
     tasks_limit: int = 1_000
-    starvation_factor: float = 5.0
-    starvation_floor_s: float = 30.0
+    passes_max: int = 64
     profiling: bool = True
+
+
+class ReadyList:
+    """The subtasks that may start, in the order in which their tasks are due."""
+
+    def __init__(self) -> None:
+        self._order: DueOrder[SubtaskKey] = DueOrder()
+        self._ready: dict[SubtaskKey, ReadySubtask] = {}
+        self._passes: dict[SubtaskKey, int] = {}
+
+    def add(self, ready: ReadySubtask) -> None:
+        self._ready[ready.key] = ready
+        self._order.add(ready.key, ready.due_s)
+
+    def discard(self, key: SubtaskKey) -> None:
+        """Also one that is not there."""
+        self._order.discard(key)
+        self._ready.pop(key, None)
+        self._passes.pop(key, None)
+
+    def get(self, key: SubtaskKey) -> ReadySubtask | None:
+        return self._ready.get(key)
+
+    def passes(self, key: SubtaskKey) -> int:
+        """How many that were due after it have started before it."""
+        return self._passes.get(key, 0)
+
+    def passed(self, by: SubtaskKey, window: Iterable[ReadySubtask]) -> None:
+        """``by`` is about to start: it passes all of ``window`` that are due before it."""
+        for one in window:
+            if one.key == by:
+                return
+            if one.key in self._ready:
+                self._passes[one.key] = self.passes(one.key) + 1
+
+    def window(self, most: Mapping[Device, int]) -> tuple[ReadySubtask, ...]:
+        """The first ``most`` that have a version for a device, for each device."""
+        left, found = dict(most), []
+        for key in self._order:
+            if not any(left.values()):
+                break
+            ready = self._ready[key]
+            shown = [device for device in ready.devices if left.get(device)]
+            if shown:
+                found.append(ready)
+            for device in shown:
+                left[device] -= 1
+        return tuple(found)
+
+    def __getitem__(self, key: SubtaskKey) -> ReadySubtask:
+        return self._ready[key]
+
+    def __iter__(self) -> Iterator[SubtaskKey]:
+        return iter(self._order)
+
+    def __len__(self) -> int:
+        return len(self._ready)
 
 
 class Dispatcher:
@@ -60,7 +131,7 @@ class Dispatcher:
         self,
         policy: NodePolicy,
         resources: NodeResources,
-        ready: Mapping[SubtaskKey, ReadySubtask],
+        ready: ReadyList,
         bounds: NodeBounds,
         *,
         start: Callable[[StartDecision, float, bool], None],
@@ -73,7 +144,21 @@ class Dispatcher:
         self._resources = resources
         self._ready = ready
         self._bounds = bounds
-        self._start = start
+        self._carry_out = start
+        self._window: tuple[ReadySubtask, ...] = ()
+        capacity = resources.capacity
+        self._most = {
+            Device.CPU: capacity.cores,
+            Device.GPU: feasibility.CAPS.co_runners_max * len(capacity.gpus),
+        }
+
+    def window(self) -> tuple[ReadySubtask, ...]:
+        """What its policy would be shown now."""
+        return self._ready.window(self._most)
+
+    def _start(self, start: StartDecision, now: float, profile: bool) -> None:
+        self._ready.passed(start.key, self._window)
+        self._carry_out(start, now, profile)
 
     @property
     def _estimates(self) -> LearningEstimates:
@@ -83,12 +168,13 @@ class Dispatcher:
         """Start all that may start now: by priority, by the policy, or else the oldest."""
         if not self._ready:
             return
+        self._window = self.window()
         if self._bounds.profiling:
             self._start_profiles(now)
-        held, memory_held = self._start_starved(now)
+        held, memory_held = self._start_overdue(now)
         if not self._ready:
             return
-        ready = tuple(self._ready.values())
+        self._window = ready = self.window()
         view = self._resources.view(now, ready, held=held, memory_held=memory_held)
         try:
             starts = self.policy.dispatch(view)
@@ -154,13 +240,18 @@ class Dispatcher:
 
     def _start_profiles(self, now: float) -> None:
         """Little-known rows, where they are expected to end first, one run per device."""
+        little = [
+            ready
+            for ready in self._window
+            if self._estimates.measured_cells(ready.row) < _PROFILED_CELLS
+        ]
+        if not little:
+            return
         profiling = {(run.device, run.number) for run in self._resources.runs if run.profile}
         on_core = any(device is Device.CPU for device, _ in profiling)
         rows = {run.row for run in self._resources.runs if run.profile}
-        for ready in list(self._ready.values()):
+        for ready in little:
             if ready.row in rows:
-                continue
-            if self._estimates.measured_cells(ready.row) >= _PROFILED_CELLS:
                 continue
             places = [
                 place
@@ -174,30 +265,48 @@ class Dispatcher:
                 profiling.add((start.device, start.number))
                 on_core = on_core or start.device is Device.CPU
 
-    def _starving(self, ready: ReadySubtask, now: float) -> bool:
-        waited_s, bounds = now - ready.since, self._bounds
-        if waited_s <= bounds.starvation_floor_s:
-            return False
-        run_s = min(self._estimates.run_s(ready.row, device) for device in ready.devices)
-        return waited_s > bounds.starvation_factor * run_s
-
-    def _start_starved(self, now: float) -> tuple[frozenset[int], bool]:
-        """Start starved subtasks; for the first that does not fit, reserve a GPU or the memory."""
-        starved = [ready for ready in self._ready.values() if self._starving(ready, now)]
-        starved.sort(key=lambda ready: ready.since)
-        for ready in starved:
-            start = self._first_fit(ready, self._resources.view(now, ()), FOR_WAITING)
-            if start is not None:
-                self._start(start, now, False)
+    def _start_overdue(self, now: float) -> tuple[frozenset[int], bool]:
+        """Start what is overdue; for the first that does not fit, reserve a GPU or the memory."""
+        for ready in self._window:
+            if ready.key not in self._ready or (
+                self._ready.passes(ready.key) < self._bounds.passes_max
+            ):
+                continue
+            view = self._resources.view(now, ())
+            place = self._soonest(ready, view)
+            if not feasibility.refusal(view, ready, *place):
+                self._start(StartDecision(ready.key, *place, FOR_WAITING), now, False)
                 continue
             if ready.memory_mib > self._resources.memory_free_mib:
                 return frozenset(), True
-            gpus = [number for device, number in self._places(ready) if device is Device.GPU]
-            return frozenset(gpus[:1]), False
+            device, number = place
+            return frozenset([number] if device is Device.GPU else []), False
         return frozenset(), False
 
+    def _soonest(self, ready: ReadySubtask, view: NodeView) -> tuple[Device, int]:
+        """Where it is expected to end first, what runs there now included."""
+        run_s, fits = self._estimates.run_s, feasibility.refusal
+        waits: list[tuple[float, Device, int]] = []
+        if Device.GPU in ready.devices:
+            waits += [(gpu.remaining_s, Device.GPU, gpu.index) for gpu in view.gpus]
+        if Device.CPU in ready.devices:
+            waits += [
+                (wait_s, Device.CPU, number) for number, wait_s in enumerate(view.core_remaining_s)
+            ]
+        ends = [
+            (
+                run_s(ready.row, device) + (wait_s if fits(view, ready, device, number) else 0.0),
+                index,
+            )
+            for index, (wait_s, device, number) in enumerate(waits)
+        ]
+        _, device, number = waits[min(ends)[1]]
+        return device, number
+
     def _start_anything(self, now: float) -> None:
-        for ready in list(self._ready.values()):
+        for ready in self._window:
+            if ready.key not in self._ready:
+                continue
             start = self._first_fit(ready, self._resources.view(now, ()), FOR_NOTHING_ELSE)
             if start is not None:
                 self._start(start, now, False)

@@ -205,6 +205,8 @@ class ReadySubtask:
     """What it is charged while it runs, MiB; 0: the estimate of its row."""
     gpu_memory_mib: float = 0.0
     """The same on a GPU. More than estimated where a run before this one had too little."""
+    due_s: float = 0.0
+    """Its task's place in the order of tasks (``hrm.pipelines.core.order``)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,7 +225,8 @@ class GpuView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeView:
-    """What a ``NodePolicy`` decides from. ``ready``: in the order in which they became ready."""
+    """What a ``NodePolicy`` decides from. ``ready``: what its core has to choose from, the subtask
+    of the task that is due first in front."""
 
     now: float
     ready: Sequence[ReadySubtask]

@@ -14,7 +14,7 @@ import math
 
 from hrm.pipelines.core import feasibility
 from hrm.pipelines.core import node_messages as m
-from hrm.pipelines.core.dispatch import Dispatcher, NodeBounds
+from hrm.pipelines.core.dispatch import Dispatcher, NodeBounds, ReadyList
 from hrm.pipelines.core.feasibility import CAPS
 from hrm.pipelines.core.model import (
     CO_RUN_FEATURES,
@@ -30,6 +30,7 @@ from hrm.pipelines.core.model import (
 )
 from hrm.pipelines.core.node_messages import RunOutcome, TaskOutcome
 from hrm.pipelines.core.node_resources import NodeResources, node_load
+from hrm.pipelines.core.order import due_at_s
 from hrm.pipelines.core.subtasks import (
     NodeTask,
     PlacedSubtask,
@@ -73,7 +74,12 @@ class PipelineNode:
         self.draining = False
         self.finishing = False
         """No further step starts here."""
-        self._ready: dict[SubtaskKey, ReadySubtask] = {}
+        self._devices = frozenset(
+            device
+            for device, has in ((Device.CPU, capacity.cores), (Device.GPU, capacity.gpus))
+            if has
+        )
+        self._ready = ReadyList()
         self.dispatcher = Dispatcher(
             policy,
             self.resources,
@@ -120,7 +126,7 @@ class PipelineNode:
 
     def view(self, now: float) -> NodeView:
         """What its policy would get now."""
-        return self.resources.view(now, tuple(self._ready.values()))
+        return self.resources.view(now, self.dispatcher.window())
 
     def next_deadline(self) -> float:
         """When ``ClockTicked`` is due; inf: not before the next event."""
@@ -195,7 +201,7 @@ class PipelineNode:
             return
         gpu_mib = max(known_mib, min(capacity_mib, estimates.gpu_memory_mib(one.row)))
         host_mib = min(capacity.memory_mib, estimates.memory_mib(one.row))
-        one.ready = self._ready[one.key] = ReadySubtask(
+        one.ready = ReadySubtask(
             key=one.key,
             row=one.row,
             devices=one.devices,
@@ -203,7 +209,9 @@ class PipelineNode:
             workload_class=task.workload_class,
             memory_mib=one.spec.memory_mib or host_mib,
             gpu_memory_mib=gpu_mib,
+            due_s=due_at_s(task.spec.submitted_at_s, task.remaining_s(estimates, self._devices)),
         )
+        self._ready.add(one.ready)
 
     def _withdraw(self, event: m.TaskWithdrawn) -> None:
         task = self.tasks.get(event.task_id)
@@ -266,7 +274,7 @@ class PipelineNode:
 
     def _unready(self, one: PlacedSubtask) -> None:
         one.ready = None
-        self._ready.pop(one.key, None)
+        self._ready.discard(one.key)
 
     def _start(self, start: StartDecision, now: float, profile: bool) -> None:
         ready = self._ready[start.key]

@@ -38,16 +38,12 @@ from hrm.core.vocabulary.records import ApplicationRecord
 from hrm.core.vocabulary.workload_bounds import WorkloadBounds
 from hrm.errors import AlreadyExists, HrmError, NotFound, Unavailable
 from hrm.pipelines.core import cluster_messages as m
-from hrm.pipelines.core.cluster import (
-    PipelineCluster,
-    TaskRecord,
-    choices_in_words,
-    outcome_in_words,
-)
+from hrm.pipelines.core.cluster import PipelineCluster
 from hrm.pipelines.core.model import TaskId, TaskSpec
 from hrm.pipelines.core.node_messages import TaskOutcome
 from hrm.pipelines.core.pool_facts import Alone, PoolFacts
 from hrm.pipelines.core.resizing import InForce, OnePerTask, Resizing
+from hrm.pipelines.core.task_record import TaskRecord, choices_in_words, outcome_in_words
 from hrm.pipelines.core.workload import Worker, Workload, WorkloadKey, registration
 from hrm.pipelines.core.workload_steps import CompleteOpening, FollowCommand, WorkloadStep
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 
 from hrm.core.vocabulary.model import ExecutorTasks, Progress
 from hrm.pipelines.core import cluster_messages as m
-from hrm.pipelines.core.cluster import TaskRecord
 from hrm.pipelines.core.node_messages import RunOutcome, TaskOutcome
+from hrm.pipelines.core.task_record import TaskRecord
 
 __all__ = ["Tally"]
 

@@ -12,8 +12,17 @@ from dataclasses import dataclass, field
 
 from hrm.core.vocabulary.event_table import EventTable, Ignored, Impossible, Lifecycle, to
 from hrm.core.vocabulary.model import WorkloadClass
-from hrm.pipelines.core.model import Device, ReadySubtask, Row, SubtaskKey, SubtaskSpec, TaskSpec
+from hrm.pipelines.core.model import (
+    Device,
+    LearningEstimates,
+    ReadySubtask,
+    Row,
+    SubtaskKey,
+    SubtaskSpec,
+    TaskSpec,
+)
 from hrm.pipelines.core.node_messages import RunOutcome, SubtaskTiming, TaskOutcome
+from hrm.pipelines.core.order import known_s
 
 __all__ = ["SUBTASK", "NodeTask", "PlacedSubtask", "Run", "SubtaskHappening", "SubtaskState"]
 
@@ -150,6 +159,14 @@ class NodeTask:
     @property
     def running(self) -> list[Run]:
         return [one.run for one in self.subtasks.values() if one.run is not None]
+
+    def remaining_s(self, estimates: LearningEstimates, devices: frozenset[Device]) -> float:
+        """Work that is left, seconds, each subtask alone on the faster of ``devices``."""
+        return sum(
+            known_s(estimates, one.row, one.devices & devices)
+            for one in self.subtasks.values()
+            if not one.over
+        )
 
 
 @dataclass(slots=True, eq=False, kw_only=True)

@@ -27,6 +27,7 @@ from hrm.pipelines.core.model import (
     row_of,
 )
 from hrm.pipelines.core.node_messages import NodeCapacity, NodeLoad
+from hrm.pipelines.core.order import known_s
 
 __all__ = ["NodeRow", "NodeTable"]
 
@@ -143,7 +144,7 @@ class NodeTable:
     # --- of one task --------------------------------------------------------------------------
 
     def declare(self, pipeline: PipelineSpec, size_mb: float) -> None:
-        for model in self._models:
+        for model in self._models or [""]:
             for one in pipeline.subtasks:
                 self.estimates.declare(row_of(one, size_mb, model), one)
 
@@ -232,6 +233,17 @@ class NodeTable:
             ends[one.name] = begin + seconds
             total = np.maximum(total, ends[one.name])
         return total
+
+    def least_s(self, task: TaskSpec) -> float:
+        """Estimated work of the task, seconds, each subtask where it is fastest of all nodes."""
+        self.declare(task.pipeline, task.size_mb)
+        return sum(
+            min(
+                known_s(self.estimates, row_of(one, task.size_mb, model), one.devices)
+                for model in self._models or [""]
+            )
+            for one in task.pipeline.subtasks
+        )
 
     def work_s(self, task: TaskSpec, capacity: NodeCapacity) -> float:
         """Estimated seconds of work that the task adds to a node, each subtask where faster."""

@@ -21,8 +21,8 @@ from hrm.core.vocabulary.model import ApplicationId
 from hrm.durable import write_durably
 from hrm.errors import HrmError, LimitReached
 from hrm.master.store import Store
-from hrm.pipelines.core.cluster import TaskRecord
 from hrm.pipelines.core.model import TaskId, TaskSpec
+from hrm.pipelines.core.task_record import TaskRecord
 from hrm.pipelines.core.workload import WorkerSize, WorkloadKey
 from hrm.v1 import pipeline_pb2 as pb
 from hrm.wire import codec, pipeline_stream

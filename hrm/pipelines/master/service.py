@@ -17,8 +17,8 @@ from hrm.errors import AlreadyExists, HrmError, InvalidRequest, LimitReached, No
 from hrm.identity.caller import caller, check_scope, is_own, user_of
 from hrm.master.paging import check_limit, page
 from hrm.pipelines.core import cluster_messages as m
-from hrm.pipelines.core.cluster import TaskRecord
 from hrm.pipelines.core.model import TaskId
+from hrm.pipelines.core.task_record import TaskRecord
 from hrm.pipelines.master.streams import Watcher, WorkerStream
 from hrm.pipelines.master.tasks import PipelineTasks
 from hrm.v1 import pipeline_pb2 as pb

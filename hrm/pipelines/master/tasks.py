@@ -30,7 +30,7 @@ from hrm.identity.caller import caller, check_user
 from hrm.master.interpreter import Interpreter
 from hrm.master.node_policies import NodePolicies
 from hrm.pipelines.core import cluster_messages as m
-from hrm.pipelines.core.cluster import ClusterBounds, PipelineCluster, TaskRecord
+from hrm.pipelines.core.cluster import ClusterBounds, PipelineCluster
 from hrm.pipelines.core.end_writes import EndWrites
 from hrm.pipelines.core.forgetting import UNFETCHED_MAX, ForgettingOrder
 from hrm.pipelines.core.model import ClusterPolicy, PipelineSpec, TaskId, TaskSpec
@@ -40,6 +40,7 @@ from hrm.pipelines.core.pool_facts import MasterFacts
 from hrm.pipelines.core.recovery import take_over
 from hrm.pipelines.core.resizing import Resizing
 from hrm.pipelines.core.table import NodeRow
+from hrm.pipelines.core.task_record import TaskRecord
 from hrm.pipelines.core.workload import WorkerSize, WorkloadKey, size_for, workload_id
 from hrm.pipelines.master.estimates import EstimatesOfUsers
 from hrm.pipelines.master.hosting import WorkloadHost

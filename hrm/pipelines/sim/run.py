@@ -15,6 +15,7 @@ empty.
 
 from __future__ import annotations
 
+import copy
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -93,6 +94,7 @@ class Simulation:
                 warm(estimates, scenario.profiles, model)
         self.cluster = PipelineCluster(policies.cluster, estimates)
         self.nodes: dict[NodeName, SimulatedWorker] = {}
+        self._priors: dict[str, LearningEstimates] = {}
         self.ended: list[tuple[float, str, float, float]] = []
         self.failed = 0
         self.over = False
@@ -109,6 +111,14 @@ class Simulation:
         for at_s, task in zip(self.work.arrives_s, self.work.tasks, strict=True):
             self.queue.at(at_s, self._arrive, task)
         self._limit_s = self.work.arrives_s[-1] + DRAIN_LIMIT_S
+
+    def prior(self, gpu_model: str) -> LearningEstimates:
+        """What a node with GPUs of this model knows when it joins."""
+        if gpu_model not in self._priors:
+            estimates = self._priors[gpu_model] = self.policies.estimates()
+            if self.policies.known:
+                warm(estimates, self.scenario.profiles, gpu_model)
+        return copy.deepcopy(self._priors[gpu_model])
 
     def subtask(self, key: SubtaskKey) -> tuple[SubtaskSpec, TaskSpec]:
         return self._specs[key]

@@ -16,7 +16,7 @@ from hrm.pipelines.core import node_messages as nm
 from hrm.pipelines.core.model import Device, SubtaskKey, TaskSpec
 from hrm.pipelines.core.node import PipelineNode
 from hrm.pipelines.core.node_messages import RunOutcome
-from hrm.pipelines.sim.priors import noise, warm
+from hrm.pipelines.sim.priors import noise
 from hrm.pipelines.sim.profiles import FIELDS
 from hrm.pipelines.sim.scenario import WorkerNode
 from hrm.pipelines.sim.simulated_machine import SimulatedMachine
@@ -53,9 +53,7 @@ class SimulatedWorker:
             ),
             platform=f"type-{kind.name}",
         )
-        estimates = policies.estimates()
-        if policies.known:
-            warm(estimates, run.scenario.profiles, kind.gpu_model)
+        estimates = run.prior(kind.gpu_model)
         self.core = PipelineNode(self.capacity, policies.node(worker), estimates)
         self.machine = SimulatedMachine(kind, run.truth, run.queue.now)
         self.seen = self.machine.totals(run.queue.now)

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 from hrm.core.messages import events as e
 from hrm.core.vocabulary.model import ApplicationId, ResourceUnit, container_id_of
 from hrm.errors import AlreadyExists, DiskFull, HrmError, LimitReached, NotFound, Unavailable
-from hrm.pipelines.core.cluster import TaskRecord
 from hrm.pipelines.core.model import SubtaskKey, TaskSpec
 from hrm.pipelines.core.node_messages import TaskOutcome
+from hrm.pipelines.core.task_record import TaskRecord
 from hrm.pipelines.core.workload import WorkloadKey
 from hrm.sim.actors.pipeline_worker import PipelineWorker
 from hrm.sim.faults.pipeline_plan import PipelineClientPlan, PipelineTaskPlan

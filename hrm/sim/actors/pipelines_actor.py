@@ -24,7 +24,7 @@ from hrm.core.vocabulary.model import (
 )
 from hrm.errors import AlreadyExists, HrmError, LimitReached, NotFound, Unavailable
 from hrm.pipelines.core import cluster_messages as m
-from hrm.pipelines.core.cluster import ClusterBounds, LeastWait, PipelineCluster, TaskRecord
+from hrm.pipelines.core.cluster import ClusterBounds, LeastWait, PipelineCluster
 from hrm.pipelines.core.end_writes import EndWrites
 from hrm.pipelines.core.model import TaskId, TaskSpec
 from hrm.pipelines.core.node_messages import (
@@ -37,6 +37,7 @@ from hrm.pipelines.core.node_messages import (
 from hrm.pipelines.core.pipelines_core import PipelinesCore
 from hrm.pipelines.core.pool_facts import MasterFacts
 from hrm.pipelines.core.recovery import take_over
+from hrm.pipelines.core.task_record import TaskRecord
 from hrm.pipelines.core.workload import WorkloadKey, workload_id
 from hrm.pipelines.core.workload_steps import CompleteOpening, FollowCommand, WorkloadStep
 from hrm.runtime.master import MasterRuntime

@@ -18,11 +18,12 @@ from hrm.core.vocabulary.model import (
 from hrm.errors import HrmError
 from hrm.pipelines.core import cluster_messages as m
 from hrm.pipelines.core import pipelines_core as w
-from hrm.pipelines.core.cluster import ClusterBounds, LeastWait, PipelineCluster, TaskRecord
+from hrm.pipelines.core.cluster import ClusterBounds, LeastWait, PipelineCluster
 from hrm.pipelines.core.model import PipelineSpec, TaskId
 from hrm.pipelines.core.node_messages import EndTask, NodeCapacity, TaskOutcome
 from hrm.pipelines.core.pool_facts import MasterFacts
 from hrm.pipelines.core.resizing import Resizing
+from hrm.pipelines.core.task_record import TaskRecord
 from hrm.pipelines.core.workload import WorkerSize, WorkloadKey, workload_id
 from hrm.pipelines.core.workload_steps import CompleteOpening, FollowCommand, WorkloadStep
 from hrm.testing.virtual import VirtualCluster

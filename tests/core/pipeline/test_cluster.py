@@ -11,7 +11,7 @@ import pytest
 from hrm.core.vocabulary.model import NodeName
 from hrm.errors import AlreadyExists, LimitReached, NotFound
 from hrm.pipelines.core import cluster_messages as m
-from hrm.pipelines.core.cluster import ClusterBounds, LeastWait, PipelineCluster, TaskRecord
+from hrm.pipelines.core.cluster import ClusterBounds, LeastWait, PipelineCluster
 from hrm.pipelines.core.model import (
     Choice,
     ClusterPolicy,
@@ -22,6 +22,7 @@ from hrm.pipelines.core.model import (
     TaskSpec,
 )
 from hrm.pipelines.core.node_messages import EndTask, NodeCapacity, NodeLoad, TaskOutcome
+from hrm.pipelines.core.task_record import TaskRecord
 from tests.core.pipeline.building import GPU, Node, capacity, pipeline, subtask, task
 from tests.core.pipeline.invariants import check_cluster
 from tests.core.pipeline.running_means import RunningMeans
@@ -471,3 +472,17 @@ def test_of_many_that_are_alike_one_is_examined(monkeypatch: pytest.MonkeyPatch)
     cluster.join(capacity("cpu"), 2.0)
     assert len(asked) == 1
     assert all("are away" in cluster.core.explain(one) for one in cluster.core.tasks)
+
+
+def test_the_queue_is_in_the_order_in_which_tasks_are_due() -> None:
+    cluster = Cluster(policy=_Reply(-1))
+    cluster.join(capacity("n1"))
+    for name, seconds in (("long", 100.0), ("short", 1.0)):
+        row = Row(f"kind/{name}", 0, "")
+        cluster.core.estimates.declare(row, subtask(name))
+        cluster.core.estimates.observe_run(row, Device.CPU, seconds, 0.0, 0.0, ())
+    long, short = pipeline(subtask("long")), pipeline(subtask("short"))
+    cluster.submit(task("a", long, at=0.0))
+    cluster.submit(task("b", short, at=5.0), 5.0)
+    cluster.submit(task("c", short, at=1000.0), 1000.0)
+    assert list(cluster.core.queue) == ["b", "a", "c"], "a may be passed for 1,000 s less b's own"

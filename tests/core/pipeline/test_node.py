@@ -257,20 +257,30 @@ class _Newest:
         return [StartDecision(ready.key, Device.CPU, core) for ready, core in pairs]
 
 
-def test_one_that_has_waited_five_times_its_run_time_goes_first() -> None:
-    bounds = NodeBounds(profiling=False, starvation_floor_s=0.0)
-    node = Node(capacity(cores=1), policy=_Newest(), bounds=bounds)
-    node.place(task("t0"))
-    node.place(task("old"), 0.5)
-    for second in range(1, 7):
-        node.place(task(f"t{second}"), second - 0.1)
-        assert set(node.running) == {f"t{second - 1}.a"}
+class _Idle:
+    """A policy that starts nothing: what starts is started by the core."""
+
+    name = "idle"
+
+    def dispatch(self, view: NodeView) -> list[StartDecision]:
+        return []
+
+
+def test_one_that_was_passed_too_often_goes_first() -> None:
+    bounds = NodeBounds(profiling=False, passes_max=4)
+    node = Node(capacity(cores=2), policy=_Newest(), bounds=bounds)
+    for name in ("runs", "t0"):
+        node.place(task(name))
+    node.place(task("old", at=0.5), 0.5)
+    for second in range(1, 6):
+        node.place(task(f"t{second}", at=float(second)), float(second))
+        assert set(node.running) == {"runs.a", f"t{second - 1}.a"}
         node.end(f"t{second - 1}.a", float(second))
-    assert set(node.running) == {"old.a"}
+    assert set(node.running) == {"runs.a", "old.a"}
 
 
-def test_a_gpu_is_kept_for_one_that_has_waited_too_long() -> None:
-    bounds = NodeBounds(profiling=False, starvation_floor_s=0.0)
+def test_a_gpu_is_kept_for_one_that_was_passed_too_often() -> None:
+    bounds = NodeBounds(profiling=False, passes_max=1)
     node = Node(capacity(gpus=1, gpu_memory_mib=10_000), bounds=bounds)
     small = pipeline(subtask("a", on=GPU, gpu_memory_mib=2000))
     for name in "xyz":
@@ -284,6 +294,44 @@ def test_a_gpu_is_kept_for_one_that_has_waited_too_long() -> None:
         if name != "v":
             assert "w.a" not in node.running
     assert set(node.running) == {"large.b"}
+
+
+def test_one_that_was_passed_too_often_waits_for_the_device_that_ends_it_first() -> None:
+    """Under overload much is overdue; on a core it would take ten times as long as it waits."""
+    bounds = NodeBounds(profiling=False, passes_max=0)
+    node = Node(capacity(gpus=1, gpu_memory_mib=1_000), policy=_Idle(), bounds=bounds)
+    both = pipeline(subtask("a", on=BOTH, gpu_memory_mib=800))
+    row = Row("kind/a", 0, "P4")
+    node.estimates.observe_run(row, Device.CPU, 100.0, 10.0, 0.0, ())
+    node.estimates.observe_run(row, Device.GPU, 10.0, 10.0, 800.0, ())
+    node.place(task("first", both))
+    node.place(task("second", both), 1.0)
+    assert set(node.running) == {"first.a"}
+    node.end("first.a", 10.0)
+    assert node.running["second.a"].device is Device.GPU
+
+
+def test_tasks_that_are_nearly_done_go_before_those_that_have_not_begun() -> None:
+    node = Node(capacity(cores=1))
+    for name, seconds in (("long", 10.0), ("short", 1.0)):
+        node.estimates.observe_run(Row(f"kind/{name}", 0, ""), Device.CPU, seconds, 9.0, 0.0, ())
+    both = pipeline(subtask("long"), subtask("short", "long"))
+    node.place(task("x", both))
+    node.place(task("y", both), 1.0)
+    node.end("x.long", 10.0)
+    assert set(node.running) == {"x.short"}, "y has been ready for longer, and has more to do"
+
+
+def test_a_policy_is_shown_what_is_due_first_and_enough_for_each_kind_of_device() -> None:
+    bounds = NodeBounds(profiling=False)
+    node = Node(capacity(cores=1, gpus=1), policy=_Idle(), bounds=bounds)
+    node.place(task("runs", at=99.0))
+    for number in range(9):
+        node.place(task(f"c{number}", at=10.0 - number))
+        node.place(task(f"g{number}", pipeline(subtask("b", on=GPU)), at=10.0 - number))
+    shown = [one.key.task_id for one in node.core.view(20.0).ready]
+    assert [one for one in shown if one[0] == "c"] == ["c8"]
+    assert [one for one in shown if one[0] == "g"] == ["g8", "g7", "g6", "g5"]
 
 
 def test_little_known_rows_are_profiled_one_at_a_time_on_each_device() -> None:
@@ -395,7 +443,7 @@ def _random_node(seed: int) -> tuple[PipelineNode, dict[str, int]]:
     node = Node(
         capacity(cores=3, memory_mib=2000, gpus=2, gpu_memory_mib=4000),
         policy=FirstFit(),
-        bounds=NodeBounds(starvation_floor_s=1.0),
+        bounds=NodeBounds(passes_max=2),
     )
     core, now, placed = node.core, 0.0, 0
     live: list[m.StartSubtask] = []

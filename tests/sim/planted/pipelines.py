@@ -12,11 +12,12 @@ from hrm.core.vocabulary.model import Resources, ResourceUnit, ResourceUnitId
 from hrm.core.vocabulary.workload_bounds import WorkloadBounds
 from hrm.pipelines.core import cluster_messages as m
 from hrm.pipelines.core import pipelines_core
-from hrm.pipelines.core.cluster import PipelineCluster, TaskRecord
+from hrm.pipelines.core.cluster import PipelineCluster
 from hrm.pipelines.core.node import PipelineNode
 from hrm.pipelines.core.node_messages import DrainAsked, TaskOutcome
 from hrm.pipelines.core.pipelines_core import PipelinesCore
 from hrm.pipelines.core.pool_facts import MasterFacts
+from hrm.pipelines.core.task_record import TaskRecord
 from hrm.sim.actors.pipelines_actor import PipelinesActor
 from hrm.sim.faults.pipeline_plan import PipelineClientPlan
 from hrm.sim.faults.plan import KINDS, TRAITS, Limits, Plan, TimedFault, source

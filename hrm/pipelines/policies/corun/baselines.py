@@ -136,32 +136,45 @@ class CorunMinMin:
 
     def dispatch(self, view: NodeView) -> list[StartDecision]:
         free = Tentative(view, self._caps)
+        waiting = list(view.ready[: self._window])
         cores_s = [*view.core_remaining_s]
         heapq.heapify(cores_s)
-        wait_s = {gpu.index: 0.0 for gpu in view.gpus}
-        waiting = list(range(min(len(view.ready), self._window)))
-        while waiting:
+        places = [gpu.index for gpu in view.gpus] + [_CORES] * bool(cores_s)
+        if not waiting or not places:
+            return []
+        wait_s = np.zeros(len(places))
+        run_s = np.full((len(waiting), len(places)), np.inf)
+        start_s = np.zeros_like(run_s)
+        """Until each may start at a place with nothing planned ahead of it."""
+        for age, subtask in enumerate(waiting):
+            for gpu in free.gpus_for(subtask):
+                run_s[age, places.index(gpu.index)] = view.estimates.run_s(subtask.row, Device.GPU)
+            if cores_s and Device.CPU in subtask.devices:
+                run_s[age, -1] = view.estimates.run_s(subtask.row, Device.CPU)
+        for place, gpu in enumerate(free.gpus):
+            start_s[:, place] = [free.wait_s(subtask, gpu) for subtask in waiting]
+        for _ in waiting:
             if cores_s:
-                wait_s[_CORES] = cores_s[0]
-            plans = [
-                (*plan, age)
-                for age in waiting
-                for plan in _ends(view, free, view.ready[age], wait_s)
-            ]
-            if not plans:
+                wait_s[-1] = cores_s[0]
+            ends_s = wait_s + start_s + run_s
+            end_s = ends_s.min()
+            if not np.isfinite(end_s):
                 break
-            end_s, _, place, age = min(plans, key=lambda plan: (plan[0], plan[1], plan[3], plan[2]))
-            waiting.remove(age)
-            subtask = view.ready[age]
-            if place == _CORES:
+            equal = np.argwhere(ends_s == end_s)
+            age, place = min(equal.tolist(), key=lambda at: (places[at[1]] == _CORES, *at))
+            subtask = waiting[age]
+            run_s[age] = np.inf
+            if places[place] == _CORES:
                 if cores_s[0] <= 0:
                     free.take_core(subtask)
-                heapq.heapreplace(cores_s, end_s)
-            elif wait_s[place] <= 0 and free.fits(subtask, Device.GPU, place):
-                free.take(subtask, Device.GPU, place)
+                heapq.heapreplace(cores_s, float(end_s))
+                continue
+            number = places[place]
+            if wait_s[place] <= 0 and free.fits(subtask, Device.GPU, number):
+                free.take(subtask, Device.GPU, number)
+                start_s[:, place] = [free.wait_s(other, free.gpus[place]) for other in waiting]
             else:
-                gpu = next(gpu for gpu in free.gpus if gpu.index == place)
-                wait_s[place] += free.work_s(subtask.row, gpu)
+                wait_s[place] += free.work_s(subtask.row, free.gpus[place])
         return free.starts
 
 

@@ -129,7 +129,7 @@ class Stdm:
         entry = self.entries.get(row)
         if entry is None:
             return 0
-        return int(np.isfinite(entry.values).sum()) + len(entry.runs)
+        return int(np.count_nonzero(np.isfinite(entry.values))) + len(entry.runs)
 
     def observe_cells(self, row: Row, cells: Mapping[str, float]) -> None:
         """See ``LearningEstimates``; what has no column here is left out."""
