@@ -46,7 +46,7 @@ class EstimatesOfUsers:
         """The estimates of this user; they change with what is observed."""
         known = self._known.pop(user, None)
         if known is None:
-            known = Stdm(memory_mib=_MEMORY_MIB)
+            known = Stdm(memory_mib=_MEMORY_MIB, fits_pairs=False)
             path = self._path(user)
             if path.exists():
                 try:

@@ -2,8 +2,8 @@
 
 Learned cluster policies run under their guard, whose clock stands still here: a decision over its
 budget would make a run depend on the machine. A node policy may carry a co-run score
-(``iawp:cosine``, ``iawp:overload``, ``iawp:learned``) and ``:guarded``; ``iawp:oracle`` knows the
-slow-downs of the world, so it is only a reference.
+(``iawp:cosine``, ``iawp:overload``, ``iawp:sensitivity``), ``:guarded`` and ``:gain=G``;
+``iawp:oracle`` knows the slow-downs of the world, so it is only a reference.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import numpy as np
 from hrm.pipelines.core.model import ClusterPolicy, Estimates, LearningEstimates, NodePolicy, Row
 from hrm.pipelines.policies import cluster as cluster_policies
 from hrm.pipelines.policies import corun
+from hrm.pipelines.policies.corun.gpu_sharing import GpuSharing
 from hrm.pipelines.sim.interference import InterferenceWorld
 from hrm.pipelines.sim.run import Policies
 from hrm.pipelines.sim.scenario import Scenario, WorkerNode
@@ -55,6 +56,7 @@ def policies(
             clock_s=lambda: 0.0,
         )
     truth = scenario.truth
+    sharing = GpuSharing.MPS if scenario.world.endswith("-mps") else GpuSharing.TIME_SLICING
     gpu_memory = {one.type.gpu_model: one.type.gpu_memory_mib for one in scenario.all_workers}
 
     def node_policy(worker: WorkerNode) -> NodePolicy:
@@ -68,6 +70,7 @@ def policies(
         return corun.Stdm(
             memory_mib=max(one.type.memory_mib for one in scenario.all_workers),
             gpu_memory_mib={model: float(mib) for model, mib in gpu_memory.items()},
+            sharing=sharing,
         )
 
     return Policies(

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -27,6 +28,7 @@ from hrm.pipelines.core.model import Device, TaskSpec
 from hrm.pipelines.core.node import PipelineNode
 from hrm.pipelines.core.node_messages import RunOutcome, TaskOutcome
 from hrm.pipelines.policies import corun
+from hrm.pipelines.policies.corun.gpu_sharing import sharing_of
 from hrm.pipelines.policies.corun.store import load_estimates
 from hrm.pipelines.policies.corun.subtask_estimates import Stdm
 from hrm.pipelines.telemetry import Profiler, Sampler
@@ -76,7 +78,11 @@ class WorkerRuntime:
         self._dirs = TaskDirs(directory / "tasks", document.node)
         capacity = document.capacity
         models = {gpu.model: gpu.memory_mib for gpu in capacity.gpus}
-        self._stdm = Stdm(memory_mib=capacity.memory_mib, gpu_memory_mib=models)
+        self._stdm = Stdm(
+            memory_mib=capacity.memory_mib,
+            gpu_memory_mib=models,
+            sharing=sharing_of(os.environ),
+        )
         policy = corun.load_guarded(
             document.policy,
             rng=np.random.default_rng(),

@@ -18,6 +18,7 @@ import numpy as np
 from hrm.errors import InvalidRequest
 from hrm.pipelines.core.model import SIZE_BUCKETS_MB, Device, Row
 from hrm.pipelines.policies.corun.metrics import COLUMN, METRICS
+from hrm.pipelines.policies.corun.pair_effects import PAIRS_MAX
 from hrm.pipelines.policies.corun.subtask_estimates import ROWS_MAX, EstimateEntry, Stdm
 
 __all__ = ["dump_estimates", "load_estimates"]
@@ -28,7 +29,7 @@ _DEVICES = (Device.CPU, Device.GPU)
 
 def dump_estimates(estimates: Stdm) -> bytes:
     """The content of a file, as of now."""
-    entries = estimates.entries
+    entries, pairs = estimates.entries, estimates.pair_effects.sums()
     meta = {
         "version": _VERSION,
         "metrics": METRICS,
@@ -43,6 +44,7 @@ def dump_estimates(estimates: Stdm) -> bytes:
             for kind, devices in estimates.devices.items()
         },
         "declared_mib": estimates.declared_mib,
+        "pairs": [[list(victim), list(partner)] for victim, partner in pairs],
     }
     shape = (len(entries), len(METRICS))
     runs = np.full((len(entries), len(_DEVICES), 2), np.nan)
@@ -58,6 +60,7 @@ def dump_estimates(estimates: Stdm) -> bytes:
         values=np.array([entry.values for entry in entries.values()]).reshape(shape),
         counts=np.array([entry.counts for entry in entries.values()]).reshape(shape),
         runs=runs,
+        pair_sums=np.array(list(pairs.values())).reshape(len(pairs), 2),
         **state,  # type: ignore[arg-type]
     )
     return content.getvalue()
@@ -83,6 +86,7 @@ def load_estimates(source: Path | bytes, estimates: Stdm) -> None:
             }
             _rescale(entries, meta, estimates)
             declared = {str(kind): int(mib) for kind, mib in meta["declared_mib"].items()}
+            pairs = _pairs(meta["pairs"], file["pair_sums"]) if "pairs" in meta else {}
             names = ("squares", "moments", "observed")
             estimates.slowdowns.restore({name: file[f"slowdowns_{name}"] for name in names})
     except Exception as error:
@@ -90,7 +94,7 @@ def load_estimates(source: Path | bytes, estimates: Stdm) -> None:
             f"{path} holds no estimates of subtasks: {type(error).__name__}: {error}; remove it, "
             f"and they are learned from scratch"
         ) from error
-    estimates.adopt(entries, devices, declared)
+    estimates.adopt(entries, devices, declared, pairs)
 
 
 def _rescale(entries: dict[Row, EstimateEntry], meta: dict[str, Any], estimates: Stdm) -> None:
@@ -126,10 +130,8 @@ def _entries(
     if np.isinf(runs).any() or (runs < 0).any():
         raise ValueError("a time is no number from 0 on")
     found: dict[Row, EstimateEntry] = {}
-    for index, (kind, bucket, model) in enumerate(rows):
-        if not isinstance(bucket, int) or not 0 <= bucket <= len(SIZE_BUCKETS_MB):
-            raise ValueError(f"there is no bucket of sizes {bucket!r}")
-        found[Row(str(kind), bucket, str(model))] = EstimateEntry(
+    for index, row in enumerate(rows):
+        found[_row(row)] = EstimateEntry(
             values=np.array(values[index], np.float64),
             counts=np.array(counts[index], np.float64),
             runs={
@@ -139,3 +141,24 @@ def _entries(
             },
         )
     return found
+
+
+def _row(stored: list[object]) -> Row:
+    kind, bucket, model = stored
+    if not isinstance(bucket, int) or not 0 <= bucket <= len(SIZE_BUCKETS_MB):
+        raise ValueError(f"there is no bucket of sizes {bucket!r}")
+    return Row(str(kind), bucket, str(model))
+
+
+def _pairs(
+    stored: list[list[list[object]]], sums: np.ndarray[tuple[int, ...], np.dtype[np.float64]]
+) -> dict[tuple[Row, Row], tuple[float, float]]:
+    """Co-runs by (victim, partner); a file of an HRM that did not learn them has none."""
+    if len(stored) > PAIRS_MAX:
+        raise ValueError(f"it has {len(stored)} pairs, at most {PAIRS_MAX} are kept")
+    if sums.shape != (len(stored), 2) or not np.isfinite(sums).all() or (sums[:, 0] <= 0).any():
+        raise ValueError(f"sums of pairs {sums.shape} are not finite, or not those of its pairs")
+    return {
+        (_row(victim), _row(partner)): (float(count), float(total))
+        for (victim, partner), (count, total) in zip(stored, sums, strict=True)
+    }
