@@ -55,7 +55,7 @@ class Images:
     width: int = 10
 
 
-class GpuSharingEnv(gymnasium.Env[Any, int]):
+class GpuSharingEnv(gymnasium.Env[Any, np.int64]):
     """See the module. ``rule``: the capacity rule, the same for all policies."""
 
     def __init__(
@@ -101,7 +101,7 @@ class GpuSharingEnv(gymnasium.Env[Any, int]):
         self._seen = self._observation()
         return self._seen, self._info(1.0)
 
-    def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+    def step(self, action: np.int64 | int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """See ``gymnasium.Env``."""
         assert self._mask[action], f"action {action} is illegal; see info['action_mask']"
         reward, discount = 0.0, 1.0

@@ -63,8 +63,8 @@ def application(rng: np.random.Generator) -> GpuUseProfile:
 def drawn_pairs(
     profiles: Sequence[GpuUseProfile], rng: np.random.Generator
 ) -> tuple[PairFactors, PairFactors]:
-    """Speeds of pairs that fall with the use of both, of the other's more, and by chance; and what
-    a measurement would tell of them."""
+    """Speeds of pairs that fall with the use of both, of the other's more, and by chance; and the
+    same as measured."""
     use = np.array([one.mean[GPU] for one in profiles])
     own, other = rng.uniform(0.0, 0.4), rng.uniform(0.1, 0.7)
     chance = rng.normal(0.0, 0.1, size=(len(use), len(use)))
@@ -75,7 +75,7 @@ def drawn_pairs(
 
 
 def draw_jobs(
-    *, jobs: tuple[int, int] = (10, 40), worlds: Sequence[str] = WORLDS, arriving: float = 0.2
+    *, jobs: tuple[int, int] = (8, 34), worlds: Sequence[str] = WORLDS, arriving: float = 0.2
 ) -> DrawJobs:
     """Sets of ``jobs`` (least, most) jobs; a share ``arriving`` of the sets comes over time."""
 

@@ -199,7 +199,7 @@ class SharedGpu:
                 waiting=self._seen,
                 fits=fits,
                 rule=self.rule,
-                pace=self._pace(),
+                pace=self._pace() if fits.any() else None,
             )
         return self._view
 

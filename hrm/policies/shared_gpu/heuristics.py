@@ -78,6 +78,12 @@ class GpuSharingPolicy(Protocol):
         that fits has to be chosen, if there is one."""
 
 
+def _fitting(view: GpuSharingView) -> list[int]:
+    """The places of those that fit, the oldest first."""
+    places: list[int] = np.flatnonzero(view.fits).tolist()
+    return places
+
+
 class Exclusive:
     """SJF as published: one job at a time, the shortest first."""
 
@@ -98,10 +104,10 @@ class PackedByLength:
 
     def choose(self, view: GpuSharingView) -> int | None:
         """See ``GpuSharingPolicy``."""
-        fitting = np.flatnonzero(view.fits)
-        if not len(fitting):
+        fitting = _fitting(view)
+        if not fitting:
             return None
-        return int(min(fitting, key=lambda n: (self._sign * len(view.waiting[n].profile), n)))
+        return min(fitting, key=lambda n: (self._sign * len(view.waiting[n].profile), n))
 
 
 class PackedInOrder:
@@ -121,10 +127,10 @@ class BestFitOnMemory:
 
     def choose(self, view: GpuSharingView) -> int | None:
         """See ``GpuSharingPolicy``."""
-        fitting = np.flatnonzero(view.fits)
-        if not len(fitting):
+        fitting = _fitting(view)
+        if not fitting:
             return None
-        return int(max(fitting, key=lambda n: (view.waiting[n].profile.peak[MEMORY], -n)))
+        return max(fitting, key=lambda n: (view.waiting[n].profile.peak[MEMORY], -n))
 
 
 class TetrisPacking:
@@ -140,8 +146,8 @@ class TetrisPacking:
 
     def choose(self, view: GpuSharingView) -> int | None:
         """See ``GpuSharingPolicy``."""
-        fitting = np.flatnonzero(view.fits)
-        if not len(fitting):
+        fitting = _fitting(view)
+        if not fitting:
             return None
         free: Floats = np.asarray(view.rule.limits) - view.rule.used(view.running, 1)[0]
         profiles = [view.waiting[n].profile for n in fitting]
@@ -150,7 +156,7 @@ class TetrisPacking:
             work = np.array([float(one.uses.sum()) for one in profiles])
             scores -= self._remaining * scores.mean() / work.mean() * work
         order = zip(scores.round(9), profiles, fitting, strict=True)
-        return int(max(order, key=lambda each: (each[0], -len(each[1]), -each[2]))[2])
+        return max(order, key=lambda each: (each[0], -len(each[1]), -each[2]))[2]
 
 
 class FastestTogether:
@@ -163,17 +169,17 @@ class FastestTogether:
 
     def choose(self, view: GpuSharingView) -> int | None:
         """See ``GpuSharingPolicy``."""
-        fitting = np.flatnonzero(view.fits)
-        if not len(fitting):
+        fitting = _fitting(view)
+        if not fitting:
             return None
         gains = np.ones(len(view.waiting))
         if view.pace is not None:
             gains = view.pace[:, 1] if view.running else view.pace[:, 2]
         lengths = [len(view.waiting[n].profile) for n in fitting]
-        best = max(zip(gains[fitting].round(9), lengths, -fitting, strict=True))
+        best = max(zip(gains[fitting].round(9), lengths, [-n for n in fitting], strict=True))
         if view.running and best[0] < self._least:
             return None
-        return int(-best[2])
+        return -best[2]
 
 
 class RandomLegal:
@@ -186,7 +192,7 @@ class RandomLegal:
 
     def choose(self, view: GpuSharingView) -> int | None:
         """See ``GpuSharingPolicy``."""
-        actions: list[int | None] = [int(n) for n in np.flatnonzero(view.fits)]
+        actions: list[int | None] = [*_fitting(view)]
         if view.running or not actions:
             actions.append(None)
         return actions[int(self._rng.integers(len(actions)))]

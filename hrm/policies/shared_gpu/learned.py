@@ -1,4 +1,8 @@
-"""``dqngpu-ddqn`` in use: the greatest value of a set network with frozen weights.
+"""``dqngpu-ddqn`` in use: a set network with frozen weights, and the heuristic that it improves on.
+
+The action of the greatest value is taken where it exceeds that of the heuristic's own action by the
+model's ``margin``, else the latter: small differences are the network's error, not a gain. The
+margin was chosen in training, on sets of jobs for validation.
 
 ``hrm.learn.dqngpu`` trains it, and ``guarded`` checks what it proposes before it counts.
 """
@@ -15,13 +19,18 @@ from hrm.policies.shared_gpu.features import (
     GPU_FIELDS,
     JOB_FIELDS,
     SHARING_SCHEMA,
+    SharingState,
     Singles,
     observe,
 )
-from hrm.policies.shared_gpu.heuristics import GpuSharingView
+from hrm.policies.shared_gpu.heuristics import FastestTogether, GpuSharingView
 from hrm.policies.shared_gpu.network import action_values, network_shapes
 
-__all__ = ["LearnedGpuSharing", "StartProposal"]
+__all__ = ["BASE", "LearnedGpuSharing", "StartProposal", "action_of", "improved"]
+
+BASE = FastestTogether()
+"""The heuristic that rollouts continue with in training: the longest of those that fit, where
+slowdowns are not known."""
 
 _SLACK = 0.01
 """How far beyond the percentiles of training an input still counts as inside."""
@@ -58,7 +67,14 @@ class LearnedGpuSharing:
                 f"a new one: python -m hrm.learn.dqngpu"
             )
         self.model = model
+        margin = model.meta.get("margin")
+        if not isinstance(margin, float) or not 0.0 <= margin < np.inf:
+            raise InvalidConfig(
+                f"model {model} does not say by how much a value has to be better (margin); train "
+                f"a new one: python -m hrm.learn.dqngpu"
+            )
         self.q_abs_max = greatest
+        self._margin = margin
 
     def propose(self, view: GpuSharingView) -> StartProposal:
         """The network's evaluation; at least one job must be waiting."""
@@ -68,13 +84,29 @@ class LearnedGpuSharing:
         inside = _inside(state.jobs, low[:split], high[:split])
         inside += _inside(state.gpu, low[split:], high[split:])
         outside = 1.0 - inside / (state.jobs.size + state.gpu.size)
-        action = int(np.argmax(np.where(np.isnan(q), -np.inf, q)))
+        action = improved(q, action_of(BASE.choose(view), view, state), self._margin)
         place = None if action == 0 else int(state.places[action - 1])
         return StartProposal(place, q[state.mask], outside)
 
     def choose(self, view: GpuSharingView) -> int | None:
         """See ``GpuSharingPolicy``. Without a guard, a value that is NaN is the worst."""
         return self.propose(view).place if view.fits.any() else None
+
+
+def action_of(place: int | None, view: GpuSharingView, state: SharingState) -> int:
+    """The action of ``state`` that starts the waiting job at ``place``, by its row; None: to wait.
+    A job of a kind that has no row is as good as to wait."""
+    if place is None:
+        return 0
+    profile = view.waiting[place].profile
+    rows = (row for row, held in enumerate(state.places) if view.waiting[held].profile is profile)
+    return 1 + next(rows, -1)
+
+
+def improved(q: Singles, base: int, margin: float) -> int:
+    """The best action, if it is better than ``base`` by more than ``margin``, else ``base``."""
+    best = int(np.argmax(np.where(np.isnan(q), -np.inf, q)))
+    return best if not q[best] - q[base] <= margin else base
 
 
 def _inside(inputs: Singles, low: Singles, high: Singles) -> int:

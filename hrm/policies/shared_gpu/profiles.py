@@ -181,11 +181,18 @@ class CapacityRule:
         """Shape (candidates,): which could start now, each by itself, next to ``running``."""
         if not running:
             return candidates.peaks <= 1.0 + _EPSILON
+        at_once = np.asarray(self.limits) + _EPSILON
+        for profile, done in running:
+            at_once = at_once - profile.uses[done]
+        begin: Bits = np.logical_and.reduce(candidates.uses[:, :, 0] <= at_once, axis=1)
+        if not begin.any():
+            return begin
         spare = np.asarray(self.limits) + _EPSILON - self.used(running, candidates.longest)
         if self.memory == "aligned":
-            fits: Bits = (candidates.uses <= spare.T).all(axis=(1, 2))
+            fits: Bits = np.logical_and.reduce(candidates.uses <= spare.T, axis=(1, 2))
             return fits
-        fits = (candidates.uses[:, _SOFT] <= spare.T[_SOFT]).all(axis=(1, 2))
+        soft = candidates.uses[:, _SOFT] <= spare.T[_SOFT]
+        fits = np.logical_and.reduce(soft, axis=(1, 2))
         if not fits.any():
             return fits
         # All that run are tested again, too: with one more they may be slower than was tested.

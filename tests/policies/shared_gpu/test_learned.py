@@ -22,8 +22,8 @@ from hrm.policies.shared_gpu.features import (
     observe,
 )
 from hrm.policies.shared_gpu.guarded import GuardedGpuSharing
-from hrm.policies.shared_gpu.heuristics import GpuSharingView, WaitingGpuJob
-from hrm.policies.shared_gpu.learned import LearnedGpuSharing
+from hrm.policies.shared_gpu.heuristics import GpuSharingView, PackedByLength, WaitingGpuJob
+from hrm.policies.shared_gpu.learned import BASE, LearnedGpuSharing, improved
 from hrm.policies.shared_gpu.network import action_values, network_shapes
 from hrm.policies.shared_gpu.profiles import CapacityRule, GpuUseProfile, ProfileTable
 from tests.policies.shared_gpu.printed import P, Q, S, U
@@ -44,7 +44,7 @@ def model(changes: Mapping[str, Any] | None = None, **meta: Any) -> Model:
         version=1,
         schema=SHARING_SCHEMA,
         arrays={**arrays, **(changes or {})},
-        meta={"q_abs_max": 50.0, **meta},
+        meta={"q_abs_max": 50.0, "margin": 0.0, **meta},
     )
 
 
@@ -123,11 +123,23 @@ def test_a_model_file_decides_as_the_model_did(tmp_path: Path) -> None:
         (model({"wj": np.zeros((1, 64), np.float32)}), "array 'wj' has the shape"),
         (model({"more": np.zeros(1, np.float32)}), "belongs to no network"),
         (model(q_abs_max="high"), "q_abs_max"),
+        (model(margin=-1.0), "margin"),
     ],
 )
 def test_a_model_of_another_network_is_refused(made: Model, message: str) -> None:
     with pytest.raises(InvalidConfig, match=message):
         LearnedGpuSharing(made)
+
+
+def test_what_is_better_by_less_than_the_margin_leaves_the_heuristics_choice() -> None:
+    seen = view([P, Q, S, U], [(S, 0)])
+    longest = BASE.choose(seen)
+    assert longest == PackedByLength(longest=True).choose(seen)
+    choices = {LearnedGpuSharing(model(margin=each)).choose(seen) for each in (50.0, 90.0)}
+    assert choices == {longest}
+    assert improved(np.array([0.0, 1.0, 1.2], np.float32), 1, 0.1) == 2
+    assert improved(np.array([0.0, 1.0, 1.2], np.float32), 1, 0.3) == 1
+    assert improved(np.array([np.nan, -np.inf, 1.2], np.float32), 2, 0.3) == 2
 
 
 def test_on_the_network_decides() -> None:
