@@ -138,13 +138,17 @@ def curve(table: CoRunTable, ridges: Ridges, seeds: int) -> list[dict[str, float
             {
                 "share": share / 2,
                 "co_runs_per_job": per_job,
-                **{
-                    what: float(np.mean([getattr(one, what).value for one in seen]))
-                    for what in ("each", "joint", "regret")
-                },
+                "each": float(np.mean([_or(one.each, 0.0) for one in seen])),
+                "joint": float(np.mean([_or(one.joint, 0.0) for one in seen])),
+                "regret": float(np.mean([_or(one.regret, 1.0) for one in seen])),
             }
         )
     return found
+
+
+def _or(figure: Figure | None, nothing: float) -> float:
+    """What ranks nothing has no correlation, and chooses at random."""
+    return nothing if figure is None else figure.value
 
 
 def gains(table: CoRunTable, ridges: Ridges, seeds: int) -> dict[str, Any]:
@@ -153,7 +157,7 @@ def gains(table: CoRunTable, ridges: Ridges, seeds: int) -> dict[str, Any]:
     Each set is judged after the other half was seen; one that does not run together does 1.
     """
     (mode,) = table.modes()
-    together, told = [], []
+    together, expected = [], []
     for seed in range(seeds):
         halves = np.random.default_rng([seed, 0x6A]).permutation(len(table.runs)) % 2
         for half in range(2):
@@ -162,8 +166,8 @@ def gains(table: CoRunTable, ridges: Ridges, seeds: int) -> dict[str, Any]:
             for run, of in zip(table.runs, halves, strict=True):
                 if of == half:
                     together.append(sum(1.0 / one for one in run.slowdowns))
-                    told.append(progress(run.rows, estimates))
-    measured, predicted = np.array(together), np.array(told)
+                    expected.append(progress(run.rows, estimates))
+    measured, predicted = np.array(together), np.array(expected)
     return {
         "always": float(measured.mean()),
         "oracle": float(np.maximum(1.0, measured).mean()),
@@ -405,7 +409,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with tempfile.TemporaryDirectory() as directory:
             tables, missing = _tables(given, Path(directory))
     except HrmError as error:
-        CONSOLE.print(f"[red]{error.message}[/]")
+        common.note(error.message)
         return 2
     document: dict[str, Any] = {
         "benchmark": "pipelines-corun-scores",

@@ -31,7 +31,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
-from benchmarks.common import CONSOLE
+from benchmarks.common import note
 from benchmarks.traces.measured import gavel_pairs, igniter_pairs, igniter_profiles
 from benchmarks.traces.reading import LoadReport
 from hrm.errors import HrmError, InvalidRequest
@@ -187,9 +187,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         out = convert(given.source, given.data, given.out)
     except HrmError as error:
-        CONSOLE.print(f"[red]{error.message}[/]")
+        note(error.message)
         return 2
-    CONSOLE.print(f"written: {out / 'jobs.csv'}, {out / 'runs.csv'}")
+    note(f"written: {out / 'jobs.csv'}, {out / 'runs.csv'}")
     return 0
 
 

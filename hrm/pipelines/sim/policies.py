@@ -34,6 +34,7 @@ def policies(
     policy: ClusterPolicy | None = None,
     weights: Path | None = None,
     known: bool = True,
+    shared: bool = True,
 ) -> Policies:
     """The two policies of these names for one run.
 
@@ -41,6 +42,7 @@ def policies(
         policy: instead of the one called ``cluster``.
         weights: a directory of models in addition to those that ship.
         known: estimates begin with some history.
+        shared: nodes learn from each other, through the manager.
 
     Raises:
         InvalidConfig: there is no policy of such a name.
@@ -80,6 +82,7 @@ def policies(
         node=node_policy,
         estimates=estimates,
         known=known,
+        shared=shared,
     )
 
 

@@ -28,7 +28,7 @@ from hrm.pipelines.policies.corun.corun_table import CoRun, CoRunTable, TabledEs
 from hrm.pipelines.policies.corun.gpu_sharing import GpuSharing
 from hrm.pipelines.policies.corun.pair_effects import Ridges
 from hrm.pipelines.policies.corun.predictors import Floats
-from hrm.pipelines.policies.corun.scores import CoRunScore, TellsVictims
+from hrm.pipelines.policies.corun.scores import CoRunScore, PredictsVictims
 
 __all__ = ["RESAMPLES", "Figure", "ScoreQuality", "qualities", "rank_correlation", "regret"]
 
@@ -85,7 +85,7 @@ def qualities(
             score = make()
             cold = [TabledEstimates(table, mode, ridges)] * len(runs)
             found.append(_quality(name, score, cold, cases, seen=False))
-            if isinstance(score, TellsVictims):
+            if isinstance(score, PredictsVictims):
                 taught = [
                     _taught(table, mode, _some(runs, halves != half, share), ridges)
                     for half in range(FOLDS)
@@ -152,7 +152,9 @@ def _quality(
         others = (*run.rows[:member], *run.rows[member + 1 :])
         newcomer = score.score(row, others, known)
         as_newcomer.append(newcomer)
-        own.append(score.own(row, others, known) if isinstance(score, TellsVictims) else newcomer)
+        own.append(
+            score.own(row, others, known) if isinstance(score, PredictsVictims) else newcomer
+        )
     each = np.array(own)
     totals = np.bincount(cases.of_run, np.array(as_newcomer))
     joint: Floats = totals / np.bincount(cases.of_run)

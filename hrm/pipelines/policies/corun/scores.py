@@ -31,8 +31,8 @@ __all__ = [
     "KnowsSlowdowns",
     "LearnedLoss",
     "Overload",
+    "PredictsVictims",
     "Sensitivity",
-    "TellsVictims",
     "cosine",
     "joint_excess",
     "progress",
@@ -48,7 +48,7 @@ class CoRunScore(Protocol):
 
 
 @runtime_checkable
-class TellsVictims(Protocol):
+class PredictsVictims(Protocol):
     """A score that knows what each loses by itself, and learns it from co-runs."""
 
     name: str
@@ -124,7 +124,7 @@ class LearnedLoss:
         return joint_excess(model, _loads(estimates, [row, *co_runners]))
 
     def own(self, row: Row, co_runners: Sequence[Row], estimates: Estimates) -> float:
-        """See ``TellsVictims``."""
+        """See ``PredictsVictims``."""
         if not co_runners:
             return 0.0
         model = estimates.slowdowns if isinstance(estimates, KnowsSlowdowns) else self._prior
@@ -148,7 +148,7 @@ class Sensitivity:
         )
 
     def own(self, row: Row, co_runners: Sequence[Row], estimates: Estimates) -> float:
-        """See ``TellsVictims``."""
+        """See ``PredictsVictims``."""
         return sum(_pair_excess(row, other, estimates) for other in co_runners)
 
 

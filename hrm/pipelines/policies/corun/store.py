@@ -10,6 +10,8 @@ from __future__ import annotations
 import io
 import json
 import math
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,7 @@ from hrm.pipelines.policies.corun.metrics import COLUMN, METRICS
 from hrm.pipelines.policies.corun.pair_effects import PAIRS_MAX
 from hrm.pipelines.policies.corun.subtask_estimates import ROWS_MAX, EstimateEntry, Stdm
 
-__all__ = ["dump_estimates", "load_estimates"]
+__all__ = ["dump_estimates", "load_estimates", "merge_estimates"]
 
 _VERSION = 2
 _DEVICES = (Device.CPU, Device.GPU)
@@ -66,12 +68,44 @@ def dump_estimates(estimates: Stdm) -> bytes:
     return content.getvalue()
 
 
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    entries: dict[Row, EstimateEntry]
+    devices: dict[str, frozenset[Device]]
+    declared_mib: dict[str, int]
+    pairs: dict[tuple[Row, Row], tuple[float, float]]
+
+
 def load_estimates(source: Path | bytes, estimates: Stdm) -> None:
     """Add to the fresh ``estimates`` what ``dump_estimates`` wrote, from a file or as it came.
 
     Raises:
         InvalidRequest: no such file, a damaged one, or one of other metrics; nothing was added.
     """
+    stored = _read(source, estimates, fresh=True)
+    estimates.adopt(stored.entries, stored.devices, stored.declared_mib, stored.pairs)
+
+
+def merge_estimates(content: bytes, estimates: Stdm, speeds: Mapping[Device, float]) -> None:
+    """Add to ``estimates`` what others, too, have measured, as ``dump_estimates`` wrote it.
+
+    ``speeds``: of this node's devices; the times in ``content`` are those of a speed of 1.
+
+    Raises:
+        InvalidRequest: it is damaged, or of other metrics; nothing was added.
+    """
+    stored = _read(content, estimates, fresh=False)
+    for entry in stored.entries.values():
+        entry.runs = {
+            device: (seconds / speeds[device], count)
+            for device, (seconds, count) in entry.runs.items()
+        }
+    estimates.merge(stored.entries, stored.devices, stored.declared_mib, stored.pairs)
+
+
+def _read(source: Path | bytes, estimates: Stdm, *, fresh: bool) -> _Stored:
+    """What is in ``source``, in the scales of ``estimates``. Regressions of co-runs are restored if
+    ``estimates`` are ``fresh`` or have seen fewer."""
     path = source if isinstance(source, Path) else "the message"
     try:
         opened = source.open("rb") if isinstance(source, Path) else io.BytesIO(source)
@@ -88,13 +122,15 @@ def load_estimates(source: Path | bytes, estimates: Stdm) -> None:
             declared = {str(kind): int(mib) for kind, mib in meta["declared_mib"].items()}
             pairs = _pairs(meta["pairs"], file["pair_sums"]) if "pairs" in meta else {}
             names = ("squares", "moments", "observed")
-            estimates.slowdowns.restore({name: file[f"slowdowns_{name}"] for name in names})
+            state = {name: np.asarray(file[f"slowdowns_{name}"], np.float64) for name in names}
+            if fresh or state["observed"][0] > estimates.slowdowns.observed:
+                estimates.slowdowns.restore(state)
     except Exception as error:
         raise InvalidRequest(
             f"{path} holds no estimates of subtasks: {type(error).__name__}: {error}; remove it, "
             f"and they are learned from scratch"
         ) from error
-    estimates.adopt(entries, devices, declared, pairs)
+    return _Stored(entries, devices, declared, pairs)
 
 
 def _rescale(entries: dict[Row, EstimateEntry], meta: dict[str, Any], estimates: Stdm) -> None:

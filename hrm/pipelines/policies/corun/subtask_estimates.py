@@ -254,6 +254,44 @@ class Stdm:
             if self._fits_pairs:
                 self.pair_effects.fit(self.pair_prior)
 
+    def merge(
+        self,
+        entries: Mapping[Row, EstimateEntry],
+        devices: Mapping[str, frozenset[Device]],
+        declared_mib: Mapping[str, int],
+        pairs: Mapping[tuple[Row, Row], tuple[float, float]],
+    ) -> None:
+        """Take in a table that others write to as well, this node among them: of each time, cell
+        and pair what more observations have gone into, and all else as it is."""
+        moved = False
+        for row, other in entries.items():
+            own = self._entry(row)
+            take = np.isfinite(other.values) & (
+                (other.counts >= own.counts) | ~np.isfinite(own.values)
+            )
+            changed = take & ~(np.abs(other.values - own.values) <= 1e-9)
+            self._new_cells += int((take & ~(np.abs(other.values - own.values) <= _MOVED)).sum())
+            own.values = np.where(take, other.values, own.values)
+            own.counts = np.where(take, other.counts, own.counts)
+            for device, (seconds, count) in other.runs.items():
+                if count >= own.runs.get(device, (0.0, 0))[1]:
+                    moved |= own.runs.get(device) != (seconds, count)
+                    own.runs[device] = seconds, count
+            moved |= bool(changed.any())
+        for kind, versions in devices.items():
+            self.devices[kind] = self.devices.get(kind, frozenset()) | versions
+        self.declared_mib |= declared_mib
+        self._cells = sum(int(np.isfinite(e.values).sum()) for e in self.entries.values())
+        if moved:
+            self.changes += 1
+            self._forget_everything()
+        known = self.pair_effects.sums()
+        more = {p: sums for p, sums in pairs.items() if sums[0] > known.get(p, (0.0, 0.0))[0]}
+        if more:
+            self.pair_effects.adopt(more)
+            if self._fits_pairs:
+                self.pair_effects.fit(self.pair_prior)
+
     # -- queries (hrm.pipelines.core.model.Estimates) -------------------------------------------
 
     def run_s(self, row: Row, device: Device) -> float:
