@@ -73,7 +73,7 @@ TICKS = 0.1
 """The unit of Q in ticks saved."""
 LEVEL_WEIGHT = 0.05
 """Of the error of a state's mean, over that of the differences between its actions."""
-MARGINS = (0.0, 0.05, 0.15, 0.5)
+MARGINS = (0.05, 0.15, 0.3, 0.6)
 """Of which validation chooses, in units of Q."""
 
 
@@ -89,11 +89,11 @@ class DqnGpuArgs:
     """of all random choices, and of which sets are trained on"""
     start: Literal["rollouts", "imitate"] = "rollouts"
     """what precedes temporal differences"""
-    start_sets: int = 100
+    start_sets: int = 150
     """sets of jobs that it begins with"""
     start_steps: int = 2_000
     """steps of descent on them"""
-    steps: int = 1_500
+    steps: int = 4_000
     """decisions that follow"""
     gamma: float = 1.0
     """discount per tick"""
@@ -111,7 +111,7 @@ class DqnGpuArgs:
     """by which imitated actions are to be better, tens of ticks"""
     epsilon: float = 0.1
     """share of random decisions at first; it falls to a tenth of that"""
-    validate_every: int = 1_500
+    validate_every: int = 2_000
     """decisions between two evaluations"""
 
     def __post_init__(self) -> None:
@@ -332,8 +332,10 @@ def train_ddqn(args: DqnGpuArgs) -> Model:
         "trained_s": time.process_time() - began_s,
         "command": command_of(args),
     }
-    held = {"version": args.version, "schema": SHARING_SCHEMA, "meta": meta}
-    return Model(kind="dqngpu-ddqn", arrays={**best, **ranges(states)}, **held)
+    arrays = {**best, **ranges(states)}
+    return Model(
+        kind="dqngpu-ddqn", version=args.version, schema=SHARING_SCHEMA, arrays=arrays, meta=meta
+    )
 
 
 def command_of(args: DqnGpuArgs) -> str:

@@ -46,17 +46,17 @@ class PolicyGradientArgs:
 
     seed: int = 0
     """of all random choices, and of which sets are trained on"""
-    start_sets: int = 20
+    start_sets: int = 15
     """sets of jobs on which packed SJF is imitated"""
-    start_steps: int = 400
+    start_steps: int = 300
     """steps of descent on its decisions"""
     batch: int = 64
     """decisions in each of these"""
-    iterations: int = 30
+    iterations: int = 15
     """each one update"""
     sets: int = 2
     """sets of jobs in an iteration (DeepRM: 50)"""
-    episodes: int = 8
+    episodes: int = 6
     """of each set (DeepRM: 20)"""
     lr: float = 1e-3
     """learning rate, of RMSprop"""

@@ -1,8 +1,8 @@
 """Generated applications and sets of jobs, to train policies for shared GPUs on.
 
 An application is one of four shapes: constant use after loading, memory that grows, levels, or
-waves; its length and levels are drawn. A set has two to eight applications, so that it may be of
-light ones or of heavy ones only. How they slow each other down is drawn for every set, too:
+waves; its length and levels are drawn. A set has two to eight applications from a range of GPU use
+that is its own, so that it may be of light ones or of heavy ones only. How they slow each other down is drawn for every set, too:
 nothing, by overload, or by pairs, the more the more the other uses the GPU, with much chance. Of
 pairs, what is known of them is drawn, too: nothing, or all, off by some.
 Nothing here is measured, and no application has a name: what is trained here has seen none that it
@@ -34,12 +34,12 @@ MEASURED = 0.03
 """How far off a known slowdown is, one standard deviation."""
 
 
-def application(rng: np.random.Generator) -> GpuUseProfile:
-    """A profile of 4 to 24 ticks that fits the card."""
+def application(rng: np.random.Generator, least: float = 0.1, most: float = 0.95) -> GpuUseProfile:
+    """A profile of 4 to 24 ticks that fits the card; its level of GPU use is between the two."""
     ticks = int(rng.integers(4, 25))
     at = np.arange(ticks)
     shape = int(rng.integers(4))
-    gpu_level = float(rng.uniform(0.1, 0.95))
+    gpu_level = float(rng.uniform(least, most))
     memory_level = float(np.clip(rng.normal(0.25 + 0.4 * gpu_level, 0.2), 0.03, 0.85))
     gpu = np.full(ticks, gpu_level)
     memory = np.full(ticks, memory_level)
@@ -66,9 +66,9 @@ def drawn_pairs(
     """Speeds of pairs that fall with the use of both, of the other's more, and by chance; and the
     same as measured."""
     use = np.array([one.mean[GPU] for one in profiles])
-    own, other = rng.uniform(0.0, 0.4), rng.uniform(0.1, 0.7)
-    chance = rng.normal(0.0, 0.1, size=(len(use), len(use)))
-    factors = 1.0 - own * use[:, None] - other * use[None, :] - rng.uniform(0.0, 0.2) + chance
+    own, other, always = rng.uniform(0.0, 0.4), rng.uniform(0.0, 0.6), rng.uniform(0.0, 0.4)
+    chance = rng.normal(0.0, rng.uniform(0.0, 0.2), size=(len(use), len(use)))
+    factors = 1.0 - own * use[:, None] - other * use[None, :] - always + chance
     true = np.clip(factors, 0.3, 1.0)
     measured = np.clip(true * rng.normal(1.0, MEASURED, size=true.shape), 0.2, 1.0)
     return PairFactors(true), PairFactors(measured)
@@ -81,7 +81,10 @@ def draw_jobs(
 
     def draw(seed: int) -> GpuEpisode:
         rng = np.random.default_rng([seed, 7])
-        pool = [application(rng) for _ in range(int(rng.integers(KINDS_LEAST, KINDS_MOST + 1)))]
+        least = float(rng.uniform(0.1, 0.6))
+        most = min(0.95, least + float(rng.uniform(0.1, 0.85)))
+        count = int(rng.integers(KINDS_LEAST, KINDS_MOST + 1))
+        pool = [application(rng, least, most) for _ in range(count)]
         count = int(rng.integers(jobs[0], jobs[1] + 1))
         kinds = rng.integers(len(pool), size=count)
         at = np.zeros(count)

@@ -142,7 +142,7 @@ def test_the_tables_of_a_small_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     )  # fmt: skip
     models = trained_models(size.trainings, tmp_path)
     assert trained_models(size.trainings, tmp_path)[0].meta == models[0].meta
-    compared = methods(models, trained_gradients(few and size.gradients, CapacityRule()))
+    compared = methods(models, trained_gradients(size.gradients, CapacityRule()))
     kinds = by_hand()
     found = measure(kinds, compared, size)
     for held in (found["pairs"]["random"], found["none"]["random"]):

@@ -138,7 +138,7 @@ def test_advantages_and_one_step_of_the_policy_gradient() -> None:
         logits = torch.zeros(3, requires_grad=True)
         actions = torch.tensor([0, 1])
         loss = policy_gradient(logits.repeat(2, 1), actions, torch.tensor(sign * advantages[:, 0]))
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         moved = torch.softmax(logits.detach() - 0.3 * logits.grad, dim=0)
         assert moved.numpy() == pytest.approx(wanted, abs=1e-6)
 
