@@ -35,13 +35,13 @@ from benchmarks.common import note
 from benchmarks.traces.measured import gavel_pairs, igniter_pairs, igniter_profiles
 from benchmarks.traces.reading import LoadReport
 from hrm.errors import HrmError, InvalidRequest
-from hrm.pipelines.policies.corun.corun_table import JobRecord, write_table
+from hrm.pipelines.policies.corun.corun_table import TabledJob, write_table
 from hrm.pipelines.policies.corun.gpu_sharing import GpuSharing
 
 __all__ = ["SOURCES", "Converted", "convert", "gavel", "igniter", "lucid", "main"]
 
 Converted: TypeAlias = tuple[
-    tuple[str, ...], list[JobRecord], list[tuple[GpuSharing, list[tuple[str, float]]]]
+    tuple[str, ...], list[TabledJob], list[tuple[GpuSharing, list[tuple[str, float]]]]
 ]
 """Features, jobs and runs, as ``write_table`` takes them."""
 _LARGEST_BATCH = 32
@@ -58,7 +58,7 @@ def igniter(data: Path) -> Converted:
         (row.model, row.batch, row.gpu_percent, row.metric): row.value
         for row in igniter_profiles(data, LoadReport())
     }
-    jobs: dict[tuple[str, int, int], JobRecord] = {}
+    jobs: dict[tuple[str, int, int], TabledJob] = {}
     runs: list[tuple[GpuSharing, list[tuple[str, float]]]] = []
     for pair in igniter_pairs(data, LoadReport()):
         members = (
@@ -73,7 +73,7 @@ def igniter(data: Path) -> Converted:
             if not alone_ms or l2 is None or dram is None:
                 break
             name = f"{model} batch {batch} on {share} %"
-            jobs[job] = JobRecord(
+            jobs[job] = TabledJob(
                 name=name,
                 kind=model,
                 features={
@@ -109,7 +109,7 @@ def gavel(data: Path, gpu: str) -> Converted:
         known = sorted({row.gpu for row in gavel_pairs(data, LoadReport())})
         raise InvalidRequest(f"{data} has no pairs on a {gpu}; it has {', '.join(known)}")
     names = sorted({job for run in runs for job in run})
-    jobs = [JobRecord(name=n, kind=n.partition(" (")[0], features={}) for n in names]
+    jobs = [TabledJob(name=n, kind=n.partition(" (")[0], features={}) for n in names]
     return (), jobs, [(GpuSharing.TIME_SLICING, run) for run in runs.values()]
 
 
@@ -123,7 +123,7 @@ def lucid(data: Path) -> Converted:
     try:
         single, pairs = (list(csv.DictReader(path.read_text().splitlines())) for path in files)
         jobs = {
-            tuple(row[name] for name in _LUCID): JobRecord(
+            tuple(row[name] for name in _LUCID): TabledJob(
                 name=" ".join(row[name] for name in _LUCID),
                 kind=row["model"],
                 features={

@@ -12,7 +12,7 @@ from benchmarks.pipelines import corun_scores, corun_tables
 from hrm.errors import InvalidRequest
 from hrm.pipelines.policies.corun.corun_table import (
     CoRunTable,
-    JobRecord,
+    TabledJob,
     read_table,
     write_table,
 )
@@ -104,7 +104,7 @@ def drawn(tmp_path: Path) -> CoRunTable:
     names = [f"{kind} {size}" for kind in "abcd" for size in (1, 2)]
     suffers = dict(zip(names, rng.uniform(0.0, 0.8, 8), strict=True))
     inflicts = dict(zip("abcd", (0.0, 0.2, 0.5, 0.9), strict=True))
-    jobs = [JobRecord(name=n, kind=n[0], features={"sm": 0.5}) for n in names]
+    jobs = [TabledJob(name=n, kind=n[0], features={"sm": 0.5}) for n in names]
     runs = [
         (
             GpuSharing.TIME_SLICING,

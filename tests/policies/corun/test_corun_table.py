@@ -11,7 +11,7 @@ from hrm.errors import InvalidRequest
 from hrm.pipelines.policies.corun import SCORES
 from hrm.pipelines.policies.corun.corun_table import (
     CoRunTable,
-    JobRecord,
+    TabledJob,
     read_table,
     write_table,
 )
@@ -125,7 +125,7 @@ def _drawn(directory: Path, sharing: GpuSharing, seed: int) -> CoRunTable:
     names = [f"j{number}" for number in range(12)]
     suffers, inflicts = rng.uniform(0, 0.6, 12), rng.uniform(0, 0.6, 12)
     jobs = [
-        JobRecord(name=name, kind=name, features={"sm": float(one)})
+        TabledJob(name=name, kind=name, features={"sm": float(one)})
         for name, one in zip(names, np.clip(0.5 + inflicts - 0.3, 0, 1), strict=True)
     ]
     runs = [
@@ -168,7 +168,7 @@ def test_a_figure_is_the_same_whenever_it_is_measured(tmp_path: Path) -> None:
 
 def test_a_table_without_features_ranks_by_what_was_seen_alone(tmp_path: Path) -> None:
     drawn = _drawn(tmp_path, GpuSharing.TIME_SLICING, 5)
-    jobs = [JobRecord(name=f"j{n}", kind=f"j{n}", features={}) for n in range(12)]
+    jobs = [TabledJob(name=f"j{n}", kind=f"j{n}", features={}) for n in range(12)]
     names = {row: row.kind for row in drawn.loads}
     runs = [
         (run.sharing, [(names[r], s) for r, s in zip(run.rows, run.slowdowns, strict=True)])

@@ -37,7 +37,7 @@ from hrm.pipelines.policies.corun.pair_effects import PairEffects, Ridges, pair_
 from hrm.pipelines.policies.corun.predictors import Floats
 from hrm.pipelines.policies.corun.slowdowns import LOADS, Slowdowns
 
-__all__ = ["CoRun", "CoRunTable", "JobRecord", "TabledEstimates", "read_table", "write_table"]
+__all__ = ["CoRun", "CoRunTable", "TabledEstimates", "TabledJob", "read_table", "write_table"]
 
 JOBS, RUNS = "jobs.csv", "runs.csv"
 _JOB_COLUMNS = ("job", "kind")
@@ -46,7 +46,7 @@ _MODES = {mode.value: mode for mode in GpuSharing}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobRecord:
+class TabledJob:
     """A job of a table: ``features`` by name, each 0..1."""
 
     name: str
@@ -278,7 +278,7 @@ def _share(where: str, name: str, text: str) -> float:
 def write_table(
     directory: Path,
     features: Sequence[str],
-    jobs: Sequence[JobRecord],
+    jobs: Sequence[TabledJob],
     runs: Sequence[tuple[GpuSharing, Sequence[tuple[str, float]]]],
 ) -> None:
     """Write what ``read_table`` reads. ``runs``: of each set its mode, jobs and slow-downs.
