@@ -1,0 +1,161 @@
+"""How much of the free GPUs is useless to what usually comes, and what one more container changes.
+
+What is free of a unit's GPUs is *unusable* for a demand that could not start there, because too
+little device memory is free, or with it too few cores or too little memory. The unusable share of a
+unit, in GPUs, is what is free of them times the part of all requests that could not start:
+
+    F = free * (1 - U(cores, memory, device memory)),     F(pool) = the sum over its units
+
+``U`` rises with each of its three numbers, so it is a table over the sizes that are requested, made
+once for a mix of demands; looking it up costs the same for one demand and for a hundred. A
+container that starts changes what is free of its unit, and the cores and memory of all in its pool.
+By how much F of the pool *rises* is what the placement costs; it is less than 0 where more is used
+than becomes useless.
+
+Measured so, each GPU counts as if the others left all cores to it. Eight idle GPUs with cores for
+four are all usable then, and the node ends with GPUs and no cores. So ``U`` is the mean of two
+here: with all cores and memory of the pool, and with what is one GPU's if they are divided evenly
+over those that are free.
+
+Source: Weng et al., "Beware of Fragmentation: Scheduling GPU-Sharing Workloads with Fragmentation
+Gradient Descent", USENIX ATC 2023, sections 3 and 4: F with all cores, and the descent. The even
+part and the table are HRM's. Demands without a GPU are not in the mix: they would add the same to
+each place of a container. One for several GPUs counts at units with as many, where HRM places it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from hrm.core.scheduling.cluster_view import ClusterView
+from hrm.core.vocabulary.columns import Bools, Floats, Ints
+from hrm.core.vocabulary.feasibility import Column, Vector, serving_rows
+
+__all__ = ["UnusableShare"]
+
+
+class UnusableShare:
+    """The pools with GPUs of a view, each a line of a rectangle with its units and padding.
+
+    ``weights``: of demands with device memory; their sum is 1, or there are none.
+
+    Attributes: ``rows`` of the view and ``real`` (no padding), shape (lines, width); ``line_of``
+    each row of the view, -1 of those without a GPU near, shape (rows,).
+    """
+
+    def __init__(self, view: ClusterView) -> None:
+        device = view.total[:, Column.GPU_MEMORY_MIB]
+        near = np.isin(view.pool, view.pool[device > 0]) & view.total.any(axis=1)
+        rows = np.flatnonzero(near)
+        rows = rows[np.argsort(view.pool[rows], kind="stable")]
+        _, first, line, width = np.unique(
+            view.pool[rows], return_index=True, return_inverse=True, return_counts=True
+        )
+        shape = (len(first), int(width.max(initial=1)))
+        place = np.arange(len(rows)) - first[line]
+        self.rows: Ints = np.zeros(shape, np.int64)
+        self.rows[line, place] = rows
+        self.real: Bools = np.zeros(shape, np.bool_)
+        self.real[line, place] = True
+        self.line_of: Ints = np.full(len(device), -1, np.int64)
+        self.line_of[rows] = line
+        self._gpus: Ints = view.gpus[self.rows]
+        self._gpu_only: Bools = view.gpu_only[self.rows]
+        has_gpu = self.real & (device[self.rows] > 0)
+        self._per_mib: Floats = np.where(has_gpu, self._gpus / np.maximum(1, device[self.rows]), 0)
+        self._served: dict[tuple[int, bool], Bools] = {}
+        self._free: Ints = np.zeros((*shape, 4), np.int64)
+        self._unusable: Floats = np.zeros(len(first))
+        self.weigh({})
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def weigh(self, weights: Mapping[Vector, float]) -> None:
+        """Measure by this mix from now on; ``update`` of all lines has to follow."""
+        demands = np.array([*weights], np.int64).reshape(-1, 4)
+        levels = [np.unique(demands[:, column]) for column in range(4)]
+        cell = [np.searchsorted(each, demands[:, n]) for n, each in enumerate(levels)]
+        cores, memory, device, gpus = levels
+        table = np.zeros((len(gpus) + 1, len(cores) + 1, len(memory) + 1, len(device) + 1))
+        part = np.array([*weights.values()])
+        np.add.at(table, (cell[3], cell[0] + 1, cell[1] + 1, cell[2] + 1), part)
+        for axis in (1, 2, 3):
+            np.cumsum(table, axis=axis, out=table)
+        self._levels = cores, memory, device
+        self._usable: Floats = table.ravel()
+        self._steps = table[0, 0].size, table.shape[3]
+        # The last part of the table, all zeros, is of units whose number of GPUs none requests.
+        kind = np.searchsorted(gpus, self._gpus)
+        known = np.isin(self._gpus, gpus)
+        self._kind: Ints = np.where(known, kind, len(gpus)) * table[0].size
+
+    def update(self, lines: Ints, free: Ints) -> None:
+        """What is free in these lines has changed. ``free``: of all rows, shape (rows, 4)."""
+        now = free[self.rows[lines]]
+        device, per_mib = now[..., 2], self._per_mib[lines]
+        self._free[lines] = now
+        gpus = (device * per_mib).sum(axis=1)
+        cells = self._cells(lines, now[:, 0, 0], now[:, 0, 1], gpus)
+        self._unusable[lines] = self._parts(cells, device, per_mib).sum(axis=1)
+
+    def rises(self, lines: Ints, demand: Vector) -> Floats:
+        """By how much the unusable share of the pool, in GPUs, rises if one of ``demand`` starts at
+        a unit, shape (lines, width): infinite where it does not fit, or is not served."""
+        free = self._free[lines]
+        fits = (free >= np.asarray(demand, np.int64)).all(axis=2)
+        fits &= self._serving(demand)[lines]
+        some = np.flatnonzero(fits.any(axis=1))  # few, once units have filled up
+        if len(some) == len(lines):
+            return np.where(fits, self._finite(lines, free, demand), np.inf)
+        rises = np.full(fits.shape, np.inf)
+        if len(some):
+            finite = self._finite(lines[some], free[some], demand)
+            rises[some] = np.where(fits[some], finite, np.inf)
+        return rises
+
+    def _finite(self, lines: Ints, free: Ints, demand: Vector) -> Floats:
+        """The rises as if the demand fitted and were served at every unit of these lines."""
+        wanted, per_mib = demand[Column.GPU_MEMORY_MIB], self._per_mib[lines]
+        device = free[..., Column.GPU_MEMORY_MIB]
+        gpus = (device * per_mib).sum(axis=1)
+        if wanted:
+            gpus -= wanted * per_mib.max(axis=1)
+        cells = self._cells(lines, free[:, 0, 0] - demand[0], free[:, 0, 1] - demand[1], gpus)
+        beside = self._parts(cells, device, per_mib)
+        rises: Floats = (beside.sum(axis=1) - self._unusable[lines])[:, np.newaxis]
+        if wanted:
+            rises = rises + self._parts(cells, device - wanted, per_mib) - beside
+        return rises
+
+    def _serving(self, demand: Vector) -> Bools:
+        """The units that are meant for containers of this kind, shape (lines, width)."""
+        kind = demand[Column.SLOTS], bool(demand[Column.GPU_MEMORY_MIB])
+        if kind not in self._served:
+            self._served[kind] = self.real & serving_rows(demand, self._gpus, self._gpu_only)
+        return self._served[kind]
+
+    def _cells(self, lines: Ints, cores: Ints, memory: Ints, gpus: Floats) -> tuple[Ints, Ints]:
+        """Where each unit's part of the table begins: with all cores, and with an even part."""
+        of_cores, of_memory, _ = self._levels
+        of_core, of_mib = self._steps
+        parts = np.maximum(1.0, gpus)
+        kind = self._kind[lines]
+        whole = of_core * of_cores.searchsorted(cores, "right")
+        whole += of_mib * of_memory.searchsorted(memory, "right")
+        even = of_core * of_cores.searchsorted((cores / parts).astype(np.int64), "right")
+        even += of_mib * of_memory.searchsorted((memory / parts).astype(np.int64), "right")
+        return kind + whole[:, np.newaxis], kind + even[:, np.newaxis]
+
+    def _parts(self, cells: tuple[Ints, Ints], device: Ints, per_mib: Floats) -> Floats:
+        """The unusable share of each unit with ``device`` free, shape (lines, width)."""
+        at = self._levels[2].searchsorted(device, "right")
+        whole, even = cells
+        parts: Floats = self._usable[whole + at] + self._usable[even + at]
+        parts *= -0.5
+        parts += 1.0
+        parts *= device
+        parts *= per_mib
+        return parts
