@@ -44,7 +44,8 @@ class MinWait:
             chosen, self._cursor = self._packed(view, placement, cursor, now)
         else:
             chosen, self._cursor = in_turn_feasible(view, placement, cursor, now)
-        chosen += to_least_wait(view, placement, entries[len(chosen) :], self._cursor, now)
+        if left := entries[len(chosen) :]:
+            chosen += to_least_wait(view, placement, left, self._cursor, now)
         return with_nones(chosen, entries)
 
     def _packed(

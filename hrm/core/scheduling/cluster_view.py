@@ -80,6 +80,7 @@ class ClusterView(TableColumns):
         self._reduced: set[int] = set()
         self._journal: list[int] = []
         self._journal_start = 0
+        self._journals = False
         self._coming: Ints | None = None
         self._spare: dict[int, Vector] = {}
         self._supposed: _Supposed | None = None
@@ -131,9 +132,10 @@ class ClusterView(TableColumns):
             else:
                 rows = list(self._reduced)
                 self._table[rows] = table[rows]
-            self._journal += self._reduced
-            if len(self._journal) > max(_JOURNAL_MIN, 2 * len(table)):
-                self._forget_changes()
+            if self._journals:
+                self._journal += self._reduced
+                if len(self._journal) > self._journal_max:
+                    self._forget_changes()
             self._reduced.clear()
         self._position = state.log_start + len(state.log)
         self._avoided = self._suited = None
@@ -141,12 +143,14 @@ class ClusterView(TableColumns):
 
     def _forget_changes(self) -> None:
         self._journal_start += len(self._journal) + 1
+        self._journal_max = max(_JOURNAL_MIN, 2 * len(self._table))
         self._journal.clear()
 
     def changed_since(self, mark: int) -> tuple[int, list[int] | None]:
         """Rows of ``table`` that may have changed since this method returned ``mark``, with those
         of which the change was undone; None: any may have, as at first (``mark`` -1). And the mark
         for the next time. Marks are of one view."""
+        self._journals = True  # of views that nobody asks nothing is kept
         since, end = mark - self._journal_start, self._journal_start + len(self._journal)
         return end, [*self._journal[since:], *self._reduced] if since >= 0 else None
 
