@@ -71,7 +71,7 @@ class Fragmentation:
             rises.weigh(mix.weights)
         cursor = first_row(self._index, view) if self._cursor is None else self._cursor
         chosen: list[int] = []
-        if not demand[Column.GPU_MEMORY_MIB]:
+        if rises.others and not demand[Column.GPU_MEMORY_MIB]:
             without = partial(rises.without_gpus, view, placement)
             chosen, self._cursor = in_turn(view, entries, without, cursor, now)
         chosen += rises.least_first(view, placement, entries[len(chosen) :], self._index, now)
@@ -94,6 +94,7 @@ class Fragmentation:
 
 class _Rises:
     """By how much the unusable share rises at each unit of a view, for the demands that come.
+    ``others``: are there units without a GPU near?
 
     Invariants: ``_free`` is what was free at each row when it was looked at for the last time, and
     ``_changed`` the tick at which that changed last in each line of ``share``. ``_known`` has the
@@ -102,6 +103,7 @@ class _Rises:
 
     def __init__(self, view: ClusterView, weights: Mapping[Vector, float]) -> None:
         self.share = UnusableShare(view)
+        self.others = bool((view.total[self.share.line_of < 0] > 0).any())
         self._layout = _layout(view)
         self._free: Ints = view.free.copy()
         self._view = weakref.ref(view)
@@ -119,10 +121,8 @@ class _Rises:
 
     def weigh(self, weights: Mapping[Vector, float]) -> None:
         """Measure by another mix of demands."""
-        lines = np.arange(len(self.share))
         self.share.weigh(weights)
-        self.share.update(lines, self._free)
-        self._changed: Ints = np.full(len(lines), self._tick, np.int64)
+        self._changed: Ints = np.full(len(self.share), self._tick, np.int64)
         self._known: OrderedDict[Vector, tuple[int, Floats, Floats]] = OrderedDict()
 
     def follow(self, view: ClusterView) -> None:
@@ -188,7 +188,6 @@ class _Rises:
         self._free[rows] = free[rows]
         self._tick += 1
         self._changed[lines] = self._tick
-        self.share.update(lines, self._free)
 
     def _of(self, demand: Vector) -> tuple[Floats, Floats]:
         """The rise at each unit, infinite where one cannot start, and the least of each line."""
@@ -197,7 +196,7 @@ class _Rises:
             rises, least = np.empty(self.share.rows.shape), np.empty(len(self.share))
         lines = (self._changed > tick).nonzero()[0]
         if len(lines):
-            rises[lines] = self.share.rises(lines, demand)
+            rises[lines] = self.share.rises(lines, demand, self._free)
             least[lines] = rises[lines].min(axis=1)
         self._known[demand] = self._tick, rises, least
         if len(self._known) > max(1, _CELLS_MAX // rises.size):
