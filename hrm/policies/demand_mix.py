@@ -25,7 +25,7 @@ _REQUESTS_MAX = 65_536
 _WAITING_MAX = 16_384
 """Waiting containers of which it is remembered that they have been counted, the latest ones."""
 _FIRST_CHECK = 64
-_CHECK_GROWTH = 4.0
+_CHECK_GROWTH = 2.0
 _CHECK_EVERY = 8_192
 """Requests between two comparisons of the parts with the weights: so many more each time, up to
 this. What has been found for all demands is void with other weights."""

@@ -15,6 +15,7 @@ of which those alone are found again whose pool has changed since.
 
 from __future__ import annotations
 
+import hashlib
 import math
 import weakref
 from collections import OrderedDict
@@ -45,6 +46,7 @@ __all__ = ["Fragmentation"]
 
 _CELLS_MAX = 4_000_000
 """Rises that are kept, of all demands together: 32 MB."""
+_FEW_LINES = 128
 
 
 class Fragmentation:
@@ -97,8 +99,9 @@ class _Rises:
     ``others``: are there units without a GPU near?
 
     Invariants: ``_free`` is what was free at each row when it was looked at for the last time, and
-    ``_changed`` the tick at which that changed last in each line of ``share``. ``_known`` has the
-    rises for some demands, the least of each line, and the tick at which they were right.
+    ``_changed`` the tick at which that changed last in each line of ``share``; lines with the same
+    number in ``_alike`` have the same units, with as much free. ``_known`` has the rises for some
+    demands, the least of each line, and the tick at which they were right.
     """
 
     def __init__(self, view: ClusterView, weights: Mapping[Vector, float]) -> None:
@@ -109,6 +112,8 @@ class _Rises:
         self._view = weakref.ref(view)
         self._mark = -1
         self._tick = 0
+        self._alike: Ints = np.zeros(len(self.share), np.int64)
+        self._tell_apart(np.arange(len(self.share)))
         self.weigh(weights)
 
     def is_of(self, view: ClusterView) -> bool:
@@ -188,6 +193,14 @@ class _Rises:
         self._free[rows] = free[rows]
         self._tick += 1
         self._changed[lines] = self._tick
+        self._tell_apart(lines)
+
+    def _tell_apart(self, lines: Ints) -> None:
+        """Bring ``_alike`` up to date: a digest, which does not differ between two processes."""
+        for line in lines.tolist():
+            free = self._free[self.share.rows[line]].tobytes()
+            digest = hashlib.blake2b(free, key=self.share.units[line], digest_size=8).digest()
+            self._alike[line] = int.from_bytes(digest, "little", signed=True)
 
     def _of(self, demand: Vector) -> tuple[Floats, Floats]:
         """The rise at each unit, infinite where one cannot start, and the least of each line."""
@@ -195,9 +208,13 @@ class _Rises:
         if rises is None or least is None:
             rises, least = np.empty(self.share.rows.shape), np.empty(len(self.share))
         lines = (self._changed > tick).nonzero()[0]
-        if len(lines):
-            rises[lines] = self.share.rises(lines, demand, self._free)
-            least[lines] = rises[lines].min(axis=1)
+        if len(lines) > _FEW_LINES:  # many of which are alike, as nodes that are idle
+            _, first, same = np.unique(self._alike[lines], return_index=True, return_inverse=True)
+            rises[lines] = found = self.share.rises(lines[first], demand, self._free)[same]
+            least[lines] = found.min(axis=1)
+        elif len(lines):
+            rises[lines] = found = self.share.rises(lines, demand, self._free)
+            least[lines] = found.min(axis=1)
         self._known[demand] = self._tick, rises, least
         if len(self._known) > max(1, _CELLS_MAX // rises.size):
             self._known.popitem(last=False)

@@ -25,6 +25,7 @@ each place of a container. One for several GPUs counts at units with as many, wh
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 
 import numpy as np
@@ -45,7 +46,8 @@ class UnusableShare:
     ``weights``: of demands with device memory; their sum is 1, or there are none.
 
     Attributes: ``rows`` of the view and ``real`` (no padding), shape (lines, width); ``line_of``
-    each row of the view, -1 of those without a GPU near, shape (rows,).
+    each row of the view, -1 of those without a GPU near, shape (rows,); ``units``: the same for
+    lines whose units are alike, when they are idle.
     """
 
     def __init__(self, view: ClusterView) -> None:
@@ -68,6 +70,11 @@ class UnusableShare:
         self._gpu_only: Bools = view.gpu_only[self.rows]
         has_gpu = self.real & (device[self.rows] > 0)
         self._per_mib: Floats = np.where(has_gpu, self._gpus / np.maximum(1, device[self.rows]), 0)
+        kinds = np.concatenate((view.total, view.gpus[:, np.newaxis]), axis=1)[self.rows]
+        self.units = [
+            hashlib.blake2b(each.tobytes() + only.tobytes() + real.tobytes()).digest()
+            for each, only, real in zip(kinds, self._gpu_only, self.real, strict=True)
+        ]
         self._served: dict[tuple[int, bool], Bools] = {}
         self.weigh({})
 
