@@ -122,7 +122,7 @@ def _body(document: Mapping[str, Any], fillings: Fillings, waits: Waits) -> str:
         f"{document['nodes']:,} nodes with {document['gpus']:,} GPUs; pods that request "
         f"{DEMAND:.0%} of these, {seeds} seeds. Means with 95 % intervals. *Allocated*: part of "
         f"the GPUs, in percent; *less*: than {OURS} with the same pods; *dropped*: of the pods; "
-        "*placements/s*: pods placed over processor time of the policy, median."
+        "*placements/s*: pods that got a place over processor time of the policy for them, median."
     ]
     header = ("policy", "allocated %", f"less than {OURS}", "dropped %", "placements/s")
     for title, found in fillings.items():

@@ -24,8 +24,11 @@ _REQUESTS_MAX = 65_536
 """After so many requests all that came before count half: the mix follows the workload."""
 _WAITING_MAX = 16_384
 """Waiting containers of which it is remembered that they have been counted, the latest ones."""
-_FIRST_CHECK = 32
-_CHECK_GROWTH = 1.5
+_FIRST_CHECK = 64
+_CHECK_GROWTH = 2.0
+_CHECK_EVERY = 8_192
+"""Requests between two comparisons of the parts with the weights: so many more each time, up to
+this. What has been found for all demands is void with other weights."""
 _DRIFT_MAX = 0.1
 """Part of the weights that has to have moved before they change; less may be chance."""
 
@@ -73,7 +76,8 @@ class DemandMix:
         """Have the parts changed by more than chance? Then ``weights`` are the new ones."""
         if self._total < self._check_at:
             return False
-        self._check_at = max(_FIRST_CHECK, _CHECK_GROWTH * self._total)
+        step = min((_CHECK_GROWTH - 1) * self._total, _CHECK_EVERY)
+        self._check_at = max(_FIRST_CHECK, self._total + step)
         counts = self.counts
         kept = sorted(counts, key=lambda demand: (-counts[demand], demand))[:_DEMANDS_MAX]
         total = sum(counts[demand] for demand in kept)
@@ -91,4 +95,4 @@ class DemandMix:
         if self._total > _REQUESTS_MAX:
             self.counts = {x: count / 2 for x, count in self.counts.items() if count >= 1}
             self._total = sum(self.counts.values())
-            self._check_at = min(self._check_at, _CHECK_GROWTH * self._total)
+            self._check_at = self._total + _CHECK_EVERY

@@ -15,6 +15,7 @@ of which those alone are found again whose pool has changed since.
 
 from __future__ import annotations
 
+import hashlib
 import math
 import weakref
 from collections import OrderedDict
@@ -45,6 +46,7 @@ __all__ = ["Fragmentation"]
 
 _CELLS_MAX = 4_000_000
 """Rises that are kept, of all demands together: 32 MB."""
+_FEW_LINES = 128
 
 
 class Fragmentation:
@@ -71,7 +73,7 @@ class Fragmentation:
             rises.weigh(mix.weights)
         cursor = first_row(self._index, view) if self._cursor is None else self._cursor
         chosen: list[int] = []
-        if not demand[Column.GPU_MEMORY_MIB]:
+        if rises.others and not demand[Column.GPU_MEMORY_MIB]:
             without = partial(rises.without_gpus, view, placement)
             chosen, self._cursor = in_turn(view, entries, without, cursor, now)
         chosen += rises.least_first(view, placement, entries[len(chosen) :], self._index, now)
@@ -94,19 +96,24 @@ class Fragmentation:
 
 class _Rises:
     """By how much the unusable share rises at each unit of a view, for the demands that come.
+    ``others``: are there units without a GPU near?
 
     Invariants: ``_free`` is what was free at each row when it was looked at for the last time, and
-    ``_changed`` the tick at which that changed last in each line of ``share``. ``_known`` has the
-    rises for some demands, the least of each line, and the tick at which they were right.
+    ``_changed`` the tick at which that changed last in each line of ``share``; lines with the same
+    number in ``_alike`` have the same units, with as much free. ``_known`` has the rises for some
+    demands, the least of each line, and the tick at which they were right.
     """
 
     def __init__(self, view: ClusterView, weights: Mapping[Vector, float]) -> None:
         self.share = UnusableShare(view)
+        self.others = bool((view.total[self.share.line_of < 0] > 0).any())
         self._layout = _layout(view)
         self._free: Ints = view.free.copy()
         self._view = weakref.ref(view)
         self._mark = -1
         self._tick = 0
+        self._alike: Ints = np.zeros(len(self.share), np.int64)
+        self._tell_apart(np.arange(len(self.share)))
         self.weigh(weights)
 
     def is_of(self, view: ClusterView) -> bool:
@@ -119,10 +126,8 @@ class _Rises:
 
     def weigh(self, weights: Mapping[Vector, float]) -> None:
         """Measure by another mix of demands."""
-        lines = np.arange(len(self.share))
         self.share.weigh(weights)
-        self.share.update(lines, self._free)
-        self._changed: Ints = np.full(len(lines), self._tick, np.int64)
+        self._changed: Ints = np.full(len(self.share), self._tick, np.int64)
         self._known: OrderedDict[Vector, tuple[int, Floats, Floats]] = OrderedDict()
 
     def follow(self, view: ClusterView) -> None:
@@ -188,7 +193,14 @@ class _Rises:
         self._free[rows] = free[rows]
         self._tick += 1
         self._changed[lines] = self._tick
-        self.share.update(lines, self._free)
+        self._tell_apart(lines)
+
+    def _tell_apart(self, lines: Ints) -> None:
+        """Bring ``_alike`` up to date: a digest, which does not differ between two processes."""
+        for line in lines.tolist():
+            free = self._free[self.share.rows[line]].tobytes()
+            digest = hashlib.blake2b(free, key=self.share.units[line], digest_size=8).digest()
+            self._alike[line] = int.from_bytes(digest, "little", signed=True)
 
     def _of(self, demand: Vector) -> tuple[Floats, Floats]:
         """The rise at each unit, infinite where one cannot start, and the least of each line."""
@@ -196,9 +208,13 @@ class _Rises:
         if rises is None or least is None:
             rises, least = np.empty(self.share.rows.shape), np.empty(len(self.share))
         lines = (self._changed > tick).nonzero()[0]
-        if len(lines):
-            rises[lines] = self.share.rises(lines, demand)
-            least[lines] = rises[lines].min(axis=1)
+        if len(lines) > _FEW_LINES:  # many of which are alike, as nodes that are idle
+            _, first, same = np.unique(self._alike[lines], return_index=True, return_inverse=True)
+            rises[lines] = found = self.share.rises(lines[first], demand, self._free)[same]
+            least[lines] = found.min(axis=1)
+        elif len(lines):
+            rises[lines] = found = self.share.rises(lines, demand, self._free)
+            least[lines] = found.min(axis=1)
         self._known[demand] = self._tick, rises, least
         if len(self._known) > max(1, _CELLS_MAX // rises.size):
             self._known.popitem(last=False)

@@ -25,6 +25,7 @@ each place of a container. One for several GPUs counts at units with as many, wh
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 
 import numpy as np
@@ -35,6 +36,9 @@ from hrm.core.vocabulary.feasibility import Column, Vector, serving_rows
 
 __all__ = ["UnusableShare"]
 
+_FOUR_TRUE = 0x01010101
+_BEFORE_AND_AFTER = np.array((0, 1, 1))
+
 
 class UnusableShare:
     """The pools with GPUs of a view, each a line of a rectangle with its units and padding.
@@ -42,7 +46,8 @@ class UnusableShare:
     ``weights``: of demands with device memory; their sum is 1, or there are none.
 
     Attributes: ``rows`` of the view and ``real`` (no padding), shape (lines, width); ``line_of``
-    each row of the view, -1 of those without a GPU near, shape (rows,).
+    each row of the view, -1 of those without a GPU near, shape (rows,); ``units``: the same for
+    lines whose units are alike, when they are idle.
     """
 
     def __init__(self, view: ClusterView) -> None:
@@ -65,16 +70,19 @@ class UnusableShare:
         self._gpu_only: Bools = view.gpu_only[self.rows]
         has_gpu = self.real & (device[self.rows] > 0)
         self._per_mib: Floats = np.where(has_gpu, self._gpus / np.maximum(1, device[self.rows]), 0)
+        kinds = np.concatenate((view.total, view.gpus[:, np.newaxis]), axis=1)[self.rows]
+        self.units = [
+            hashlib.blake2b(each.tobytes() + only.tobytes() + real.tobytes()).digest()
+            for each, only, real in zip(kinds, self._gpu_only, self.real, strict=True)
+        ]
         self._served: dict[tuple[int, bool], Bools] = {}
-        self._free: Ints = np.zeros((*shape, 4), np.int64)
-        self._unusable: Floats = np.zeros(len(first))
         self.weigh({})
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def weigh(self, weights: Mapping[Vector, float]) -> None:
-        """Measure by this mix from now on; ``update`` of all lines has to follow."""
+        """Measure by this mix from now on."""
         demands = np.array([*weights], np.int64).reshape(-1, 4)
         levels = [np.unique(demands[:, column]) for column in range(4)]
         cell = [np.searchsorted(each, demands[:, n]) for n, each in enumerate(levels)]
@@ -84,51 +92,60 @@ class UnusableShare:
         np.add.at(table, (cell[3], cell[0] + 1, cell[1] + 1, cell[2] + 1), part)
         for axis in (1, 2, 3):
             np.cumsum(table, axis=axis, out=table)
-        self._levels = cores, memory, device
-        self._usable: Floats = table.ravel()
+        self._levels = [each.astype(np.float64) for each in (cores, memory, device)]
+        self._half_usable: Floats = table.ravel() / 2
         self._steps = table[0, 0].size, table.shape[3]
         # The last part of the table, all zeros, is of units whose number of GPUs none requests.
         kind = np.searchsorted(gpus, self._gpus)
         known = np.isin(self._gpus, gpus)
         self._kind: Ints = np.where(known, kind, len(gpus)) * table[0].size
 
-    def update(self, lines: Ints, free: Ints) -> None:
-        """What is free in these lines has changed. ``free``: of all rows, shape (rows, 4)."""
-        now = free[self.rows[lines]]
-        device, per_mib = now[..., 2], self._per_mib[lines]
-        self._free[lines] = now
-        gpus = (device * per_mib).sum(axis=1)
-        cells = self._cells(lines, now[:, 0, 0], now[:, 0, 1], gpus)
-        self._unusable[lines] = self._parts(cells, device, per_mib).sum(axis=1)
-
-    def rises(self, lines: Ints, demand: Vector) -> Floats:
+    def rises(self, lines: Ints, demand: Vector, free: Ints) -> Floats:
         """By how much the unusable share of the pool, in GPUs, rises if one of ``demand`` starts at
-        a unit, shape (lines, width): infinite where it does not fit, or is not served."""
-        free = self._free[lines]
-        fits = (free >= np.asarray(demand, np.int64)).all(axis=2)
-        fits &= self._serving(demand)[lines]
+        a unit, shape (lines, width): infinite where it does not fit, or is not served. ``free``: of
+        all rows, shape (rows, 4)."""
+        now = free[self.rows[lines]]
+        fits = _all_of_four(now >= np.asarray(demand, np.int64)) & self._serving(demand)[lines]
         some = np.flatnonzero(fits.any(axis=1))  # few, once units have filled up
         if len(some) == len(lines):
-            return np.where(fits, self._finite(lines, free, demand), np.inf)
+            return np.where(fits, self._finite(lines, demand, now), np.inf)
         rises = np.full(fits.shape, np.inf)
         if len(some):
-            finite = self._finite(lines[some], free[some], demand)
+            finite = self._finite(lines[some], demand, now[some])
             rises[some] = np.where(fits[some], finite, np.inf)
         return rises
 
-    def _finite(self, lines: Ints, free: Ints, demand: Vector) -> Floats:
-        """The rises as if the demand fitted and were served at every unit of these lines."""
+    def _finite(self, lines: Ints, demand: Vector, now: Ints) -> Floats:
+        """The rises as if the demand fitted and were served at every unit of these lines, of which
+        ``now`` is free, shape (lines, width, 4)."""
         wanted, per_mib = demand[Column.GPU_MEMORY_MIB], self._per_mib[lines]
-        device = free[..., Column.GPU_MEMORY_MIB]
+        device, of_node = now[..., Column.GPU_MEMORY_MIB], now[:, 0, :2]
         gpus = (device * per_mib).sum(axis=1)
-        if wanted:
-            gpus -= wanted * per_mib.max(axis=1)
-        cells = self._cells(lines, free[:, 0, 0] - demand[0], free[:, 0, 1] - demand[1], gpus)
-        beside = self._parts(cells, device, per_mib)
-        rises: Floats = (beside.sum(axis=1) - self._unusable[lines])[:, np.newaxis]
-        if wanted:
-            rises = rises + self._parts(cells, device - wanted, per_mib) - beside
+        # Before, and after, of the unit's siblings and of the unit itself.
+        begin = self._begin(
+            np.array((of_node, of_node - demand[:2])),
+            np.array((gpus, gpus - wanted * per_mib.max(axis=1) if wanted else gpus)),
+        )
+        devices = np.array((device, device, device - wanted))
+        cell = self._levels[2].searchsorted(devices, "right")
+        cell += self._kind[lines]
+        usable = self._half_usable[begin[:, _BEFORE_AND_AFTER] + cell].sum(axis=0)
+        before, beside, at = (1.0 - usable) * devices * per_mib
+        rises: Floats = (beside - before).sum(axis=1)[:, np.newaxis] + (at - beside)
         return rises
+
+    def _begin(self, of_node: Ints, gpus: Floats) -> Ints:
+        """Where the parts of the table begin for so many cores and so much memory, shape (cases,
+        lines, 2), with so many ``gpus`` free, shape (cases, lines): with all of them, and with an
+        even part; shape (2, cases, lines, 1)."""
+        parts = np.ones((2, *gpus.shape, 1))
+        np.maximum(gpus, 1.0, out=parts[1, ..., 0])
+        even = np.floor(of_node / parts)
+        of_cores, of_memory, _ = self._levels
+        begin = self._steps[0] * of_cores.searchsorted(even[..., 0], "right")
+        begin += self._steps[1] * of_memory.searchsorted(even[..., 1], "right")
+        cells: Ints = begin[..., np.newaxis]
+        return cells
 
     def _serving(self, demand: Vector) -> Bools:
         """The units that are meant for containers of this kind, shape (lines, width)."""
@@ -137,25 +154,8 @@ class UnusableShare:
             self._served[kind] = self.real & serving_rows(demand, self._gpus, self._gpu_only)
         return self._served[kind]
 
-    def _cells(self, lines: Ints, cores: Ints, memory: Ints, gpus: Floats) -> tuple[Ints, Ints]:
-        """Where each unit's part of the table begins: with all cores, and with an even part."""
-        of_cores, of_memory, _ = self._levels
-        of_core, of_mib = self._steps
-        parts = np.maximum(1.0, gpus)
-        kind = self._kind[lines]
-        whole = of_core * of_cores.searchsorted(cores, "right")
-        whole += of_mib * of_memory.searchsorted(memory, "right")
-        even = of_core * of_cores.searchsorted((cores / parts).astype(np.int64), "right")
-        even += of_mib * of_memory.searchsorted((memory / parts).astype(np.int64), "right")
-        return kind + whole[:, np.newaxis], kind + even[:, np.newaxis]
 
-    def _parts(self, cells: tuple[Ints, Ints], device: Ints, per_mib: Floats) -> Floats:
-        """The unusable share of each unit with ``device`` free, shape (lines, width)."""
-        at = self._levels[2].searchsorted(device, "right")
-        whole, even = cells
-        parts: Floats = self._usable[whole + at] + self._usable[even + at]
-        parts *= -0.5
-        parts += 1.0
-        parts *= device
-        parts *= per_mib
-        return parts
+def _all_of_four(answers: Bools) -> Bools:
+    """``answers.all(axis=-1)`` of a contiguous array, shape (..., 4), as one comparison each."""
+    every: Bools = answers.view(np.uint32)[..., 0] == _FOUR_TRUE
+    return every
