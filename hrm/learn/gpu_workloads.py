@@ -2,9 +2,10 @@
 
 An application is one of four shapes: constant use after loading, memory that grows, levels, or
 waves; its length and levels are drawn. A set has two to eight applications from a range of GPU use
-that is its own, so that it may be of light ones or of heavy ones only. How they slow each other down is drawn for every set, too:
-nothing, by overload, or by pairs, the more the more the other uses the GPU, with much chance. Of
-pairs, what is known of them is drawn, too: nothing, or all, off by some.
+that is its own, so that it may be of light ones or of heavy ones only. How they slow each other
+down is drawn for every set, too: nothing, by overload, or by pairs, the more the more the other
+uses the GPU, with much chance. Of pairs, what is known of them is drawn, too: nothing, or all, off
+by some.
 Nothing here is measured, and no application has a name: what is trained here has seen none that it
 will meet.
 """
