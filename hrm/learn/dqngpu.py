@@ -66,7 +66,7 @@ __all__ = [
 log = logging.getLogger("hrm.learn.dqngpu")
 
 TRAINING_SETS = 10_000
-VALIDATION_SETS = range(20_000, 20_048)
+VALIDATION_SETS = range(20_000, 20_030)
 SETS_OF_SEED = 1_000
 STATES_MAX = 5_000
 TICKS = 0.1
@@ -89,9 +89,9 @@ class DqnGpuArgs:
     """of all random choices, and of which sets are trained on"""
     start: Literal["rollouts", "imitate"] = "rollouts"
     """what precedes temporal differences"""
-    start_sets: int = 600
+    start_sets: int = 120
     """sets of jobs that it begins with"""
-    start_steps: int = 8_000
+    start_steps: int = 3_000
     """steps of descent on them"""
     steps: int = 4_000
     """decisions that follow"""
