@@ -89,9 +89,9 @@ class DqnGpuArgs:
     """of all random choices, and of which sets are trained on"""
     start: Literal["rollouts", "imitate"] = "rollouts"
     """what precedes temporal differences"""
-    start_sets: int = 120
+    start_sets: int = 400
     """sets of jobs that it begins with"""
-    start_steps: int = 3_000
+    start_steps: int = 6_000
     """steps of descent on them"""
     steps: int = 4_000
     """decisions that follow"""
