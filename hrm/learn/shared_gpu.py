@@ -238,7 +238,8 @@ class SharedGpu:
         for one in other._running:
             one.true = one.believed
             one.done = min(one.done, len(one.believed) - 1.0)
-        beliefs = {one.job: one.believed for one in (*other._running, *other._waiting)}
+        beliefs = {one.job: one.believed for one in other._running}
+        beliefs |= {one.job: one.believed for one in other._waiting}
         other.jobs = tuple(
             replace(one, true=beliefs.get(number, one.believed), believed=one.believed)
             for number, one in enumerate(self.jobs)
