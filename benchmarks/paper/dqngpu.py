@@ -66,7 +66,7 @@ class Size:
 
     sets: int = 10
     jobs: int = JOBS
-    tries: int = 60
+    tries: int = 50
     trainings: tuple[DqnGpuArgs, ...] = tuple(DqnGpuArgs(seed=seed) for seed in range(3))
     gradients: tuple[PolicyGradientArgs, ...] = (PolicyGradientArgs(seed=0),)
     workloads: tuple[str, ...] = tuple(POOLS)
@@ -118,6 +118,7 @@ def _measure_set(
 ) -> None:
     pairs = kinds.world() if not isinstance(world, NoInterference) else None
     for method in compared:
+        # Where nothing slows down, pairs say nothing.
         if method.knows == "pairs" and pairs is None:
             continue
         run = method.run(jobs, world, rule, pairs)

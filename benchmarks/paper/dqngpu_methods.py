@@ -19,7 +19,7 @@ from typing import Any, Literal
 import numpy as np
 
 from benchmarks.common import note
-from benchmarks.paper.dqngpu_search import simulate
+from benchmarks.paper.dqngpu_search import plan, simulate
 from benchmarks.paper.dqngpu_workloads import TICK_S
 from hrm.learn.dqngpu import DqnGpuArgs, command_of, train_ddqn
 from hrm.learn.dqngpu_pg import PolicyGradientArgs, TrainedGradient, train_pg
@@ -127,6 +127,7 @@ def methods(models: Sequence[Model], gradients: Mapping[str, Sequence[Method]]) 
               for knows in ("max", "mean")]  # fmt: skip
     found += [method for made in gradients.values() for method in made]
     found.append(Method("fastest-together", "pairs", _simulated(HEURISTICS["fastest-together"])))
+    found += [Method("look ahead", "true", plan), Method("look ahead, pairs", "pairs", plan)]
     for knows in ("true", "pairs"):
         for number, model in enumerate(models):
             name = "dqngpu-ddqn" if knows == "true" else "dqngpu-ddqn, pairs"

@@ -17,9 +17,10 @@ import numpy as np
 from hrm.learn.gpu_interference import GpuInterference, PairFactors
 from hrm.learn.shared_gpu import GpuRun, SharedGpu, SimulatedGpuJob
 from hrm.policies.shared_gpu.heuristics import GpuSharingPolicy, GpuSharingView
+from hrm.policies.shared_gpu.learned import BASE
 from hrm.policies.shared_gpu.profiles import CapacityRule
 
-__all__ = ["Ordered", "area_bound", "best_order", "exhaustive", "lower_bound", "simulate"]
+__all__ = ["Ordered", "area_bound", "best_order", "exhaustive", "lower_bound", "plan", "simulate"]
 
 
 def simulate(
@@ -36,6 +37,49 @@ def simulate(
             gpu.start(place)
         gpu.advance()
     return gpu.result()
+
+
+def plan(
+    jobs: Sequence[SimulatedGpuJob],
+    world: GpuInterference,
+    rule: CapacityRule,
+    known: PairFactors | None = None,
+) -> GpuRun:
+    """Look ahead at every decision: after each start that is possible, and after a tick of waiting,
+    what runs and waits is imagined to its end, where ``FastestTogether`` decides.
+
+    What is imagined are believed profiles and known slowdowns, the information of any policy. It
+    takes some runs a decision, thousands of times the time of the others.
+    """
+    gpu = SharedGpu(jobs, world, rule, known=known)
+    while not gpu.over:
+        while gpu.has_fitting and (place := _imagined_best(gpu)) is not None:
+            gpu.start(place)
+        gpu.advance()
+    return gpu.result()
+
+
+def _imagined_best(gpu: SharedGpu) -> int | None:
+    view = gpu.view()
+    kinds = {id(view.waiting[int(n)].profile): int(n) for n in np.flatnonzero(view.fits)[::-1]}
+    options: list[int | None] = [*kinds.values()]
+    if view.running:
+        options.append(None)
+    if len(options) == 1:
+        return options[0]
+    ends = []
+    for place in options:
+        other = gpu.imagined()
+        if place is None:
+            other.advance()
+        else:
+            other.start(place)
+        while not other.over:
+            while other.has_fitting and (then := BASE.choose(other.view())) is not None:
+                other.start(then)
+            other.advance()
+        ends.append(other.result().makespan)
+    return options[int(np.argmin(ends))]
 
 
 class Ordered:

@@ -66,14 +66,14 @@ __all__ = [
 log = logging.getLogger("hrm.learn.dqngpu")
 
 TRAINING_SETS = 10_000
-VALIDATION_SETS = range(20_000, 20_024)
-SETS_OF_SEED = 1_000
+VALIDATION_SETS = range(20_000, 20_040)
+SETS_OF_SEED = 2_000
 STATES_MAX = 5_000
 TICKS = 0.1
 """The unit of Q in ticks saved."""
 LEVEL_WEIGHT = 0.05
 """Of the error of a state's mean, over that of the differences between its actions."""
-MARGINS = (0.05, 0.15, 0.3, 0.6)
+MARGINS = (0.05, 0.1, 0.2, 0.4)
 """Of which validation chooses, in units of Q."""
 
 
@@ -89,9 +89,9 @@ class DqnGpuArgs:
     """of all random choices, and of which sets are trained on"""
     start: Literal["rollouts", "imitate"] = "rollouts"
     """what precedes temporal differences"""
-    start_sets: int = 150
+    start_sets: int = 1_200
     """sets of jobs that it begins with"""
-    start_steps: int = 2_000
+    start_steps: int = 8_000
     """steps of descent on them"""
     steps: int = 4_000
     """decisions that follow"""
@@ -111,7 +111,7 @@ class DqnGpuArgs:
     """by which imitated actions are to be better, tens of ticks"""
     epsilon: float = 0.1
     """share of random decisions at first; it falls to a tenth of that"""
-    validate_every: int = 2_000
+    validate_every: int = 4_000
     """decisions between two evaluations"""
 
     def __post_init__(self) -> None:

@@ -15,13 +15,13 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 
 from hrm.errors import InvalidConfig
-from hrm.learn.gpu_interference import GpuInterference, PairFactors
+from hrm.learn.gpu_interference import GpuInterference, NoInterference, PairFactors
 from hrm.policies.shared_gpu.heuristics import GpuSharingView, WaitingGpuJob
 from hrm.policies.shared_gpu.profiles import (
     MEMORY,
@@ -228,6 +228,25 @@ class SharedGpu:
         other._waiting = list(self._waiting)
         other._coming = list(self._coming)
         other._used = self._used.copy()
+        return other
+
+    def imagined(self) -> SharedGpu:
+        """The same state as policies may imagine it: jobs run as they are believed to, and slow
+        each other down as far as that is known."""
+        other = self.copy()
+        other._world = NoInterference() if self._known is None else self._known
+        for one in other._running:
+            one.true = one.believed
+            one.done = min(one.done, len(one.believed) - 1.0)
+        beliefs = {one.job: one.believed for one in other._running}
+        beliefs |= {one.job: one.believed for one in other._waiting}
+        other.jobs = tuple(
+            replace(one, true=beliefs.get(number, one.believed), believed=one.believed)
+            for number, one in enumerate(self.jobs)
+        )
+        # What arrives later is not known.
+        other._left -= len(other._coming)
+        other._coming = []
         return other
 
     def advance(self) -> float:

@@ -77,7 +77,8 @@ def test_the_other_rewards_add_up_to_the_makespan_and_to_the_time_saved(
 
 def test_placing_takes_no_time_and_ticks_are_discounted() -> None:
     env = GpuSharingEnv(draw_jobs(jobs=(6, 6), arriving=0.0), RULE, reward="makespan", gamma=0.9)
-    steps = list(play(env, following(env, PackedByLength()), 3))
+    steps = [step for seed in range(6)
+             for step in play(env, following(env, PackedByLength()), seed)]  # fmt: skip
     for (_, before), action, reward, info, _ in steps:
         ticks = info["tick"] - before["tick"]
         assert len(info["rewards"]) == ticks

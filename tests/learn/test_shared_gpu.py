@@ -13,6 +13,7 @@ from benchmarks.paper.dqngpu_search import (
     best_order,
     exhaustive,
     lower_bound,
+    plan,
     simulate,
 )
 from hrm.errors import InvalidConfig
@@ -26,6 +27,7 @@ from hrm.policies.shared_gpu.heuristics import (
     RandomLegal,
     TetrisPacking,
 )
+from hrm.policies.shared_gpu.learned import BASE
 from hrm.policies.shared_gpu.profiles import MEMORY, CapacityRule, GpuUseProfile, constant
 from tests.policies.shared_gpu.printed import ALL, WIDTH, P, Q, S, U
 
@@ -134,6 +136,34 @@ def test_a_strict_order_leaves_capacity_idle_for_the_next() -> None:
     starts = [r.started for r in strict.records]
     assert starts == sorted(starts)
     assert [r.started for r in skipping.records] != starts
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_looking_ahead_in_a_world_as_it_is_imagined_is_never_worse_than_what_it_imagines(
+    seed: int,
+) -> None:
+    jobs, world, _ = draw_jobs(jobs=(6, 9), worlds=("pairs",), arriving=0.0)(seed)
+    assert isinstance(world, PairFactors)
+    rule = CapacityRule()
+    followed = simulate(jobs, BASE, world, rule, world)
+    assert plan(jobs, world, rule, world).makespan <= followed.makespan + 1e-9
+
+
+def test_what_is_imagined_has_nothing_of_what_is_true() -> None:
+    """Another truth behind the same beliefs is imagined alike."""
+    ends = []
+    for true in (S, U):
+        gpu = SharedGpu(
+            [SimulatedGpuJob("p", 0, true, P), SimulatedGpuJob("late", 0, Q, Q, arrives=50)],
+            AdditiveOverload(),
+            ALIGNED,
+        )
+        other = gpu.imagined()
+        other.start(0)
+        while not other.over:
+            other.advance()
+        ends.append((other.tick, gpu.tick))
+    assert ends == [(len(P), 0)] * 2
 
 
 def two(believed: GpuUseProfile) -> list[SimulatedGpuJob]:
