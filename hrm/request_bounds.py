@@ -242,6 +242,7 @@ FIELDS: dict[str, FieldBound] = {
     "ShadowRecord.heuristic": _TEXT,
     "ShadowRecord.learned": _TEXT,
     "SubtaskTiming.subtask": _ID,
+    "SubtaskTiming.cells": FieldBound(count=64, key=64),
     "SubtaskTiming.co_runners": FieldBound(count=1_024),
     "SubtaskTiming.placed_by": _TEXT,
     "SubtaskTiming.fallback": _TEXT,

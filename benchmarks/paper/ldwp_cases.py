@@ -2,7 +2,8 @@
 
 Four nodes, with one or two GPUs of two models each, so that nodes differ and tasks have to be
 placed; ``cores`` and the length of tasks (``time_scale``, 192: as in the paper's experiments) are
-what cells differ by. Load is a share of the fluid bound of exactly this cluster and mix.
+what cells differ by. Load is a share of the bound of exactly this cluster and mix: what its cores
+and GPUs could do if work were fluid, or its links carry, if that is less.
 
 Every task counts, those that end after the last arrival too; ``spans`` says how many times the 95th
 percentile of response tasks arrived for.
@@ -27,11 +28,13 @@ from hrm.pipelines.sim.policies import policies
 from hrm.pipelines.sim.profiles import K80, P4, TIME_SCALE
 from hrm.pipelines.sim.run import Policies
 from hrm.pipelines.sim.scenario import NodeType, Scenario, Work, WorkerNode, arrivals, workers
+from hrm.pipelines.sim.simulated_machine import LINK_MB_PER_S
 
 __all__ = ["Case", "Found", "bound_per_min", "run_case", "scenario_of"]
 
 _GPUS = ((P4, 8_192, 1), (P4, 8_192, 2), (K80, 12_288, 1), (K80, 12_288, 2))
 _MEMORY_MIB = 32_768
+_SAMPLED = 2_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,10 +102,18 @@ def _fluid(cores: int, nodes: int, world: str) -> Fluid:
     return Fluid(_scenario(case))
 
 
+@functools.lru_cache(maxsize=64)
+def _carried_per_min(nodes: int) -> float:
+    case = Case(experiment="", name="", pairs=(), tasks=_SAMPLED, nodes=nodes)
+    sizes_mb = [task.size_mb for task in arrivals(_scenario(case)).tasks]
+    return 60.0 * nodes * LINK_MB_PER_S * len(sizes_mb) / sum(sizes_mb)
+
+
 def bound_per_min(case: Case) -> float:
-    """The fluid bound; it is inversely proportional to the length of tasks."""
+    """The fluid bound of cores and GPUs, which is inversely proportional to the length of tasks, or
+    what the nodes' links carry of their inputs, if that is less: it is for short tasks."""
     at_192 = _fluid(case.cores, case.nodes, case.world).rate_per_min
-    return at_192 * TIME_SCALE / case.time_scale
+    return min(at_192 * TIME_SCALE / case.time_scale, _carried_per_min(case.nodes))
 
 
 def scenario_of(case: Case, seed: int) -> Scenario:

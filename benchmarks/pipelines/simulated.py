@@ -69,6 +69,9 @@ def _simulated(
     cold: Annotated[
         bool, typer.Option("--cold", help="Estimates begin without any history.")
     ] = False,
+    own: Annotated[
+        bool, typer.Option("--own-estimates", help="Nodes do not learn from each other.")
+    ] = False,
     seed: Annotated[int, typer.Option("--seed", min=0)] = 0,
     output: Annotated[
         Output, typer.Option("--output", "-o", help="A table for people, JSON for programs.")
@@ -91,7 +94,8 @@ def _simulated(
         seed=seed,
     )
     note(f"{tasks} tasks at {rate:g}/min on {nodes} nodes; GPU times: {table.about}")
-    result = simulate(scenario, policies(cluster_policy, node_policy, scenario, known=not cold))
+    chosen = policies(cluster_policy, node_policy, scenario, known=not cold, shared=not own)
+    result = simulate(scenario, chosen)
     values = result.values()
     if output is Output.JSON:
         print_json(

@@ -1,7 +1,7 @@
-"""``hrm policy``: state and mode of learned policies, and their training.
+"""``hrm policy``: state and mode of learned policies, their training, and co-run scores.
 
 ``show``, ``shadow`` and ``set`` call the master's PolicyService; ``train`` runs a trainer of
-``hrm.learn`` here, on this machine.
+``hrm.learn`` here, on this machine, and ``score`` reads a table of measured co-runs.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["app", "ordered_view", "policies_view", "policy_view", "shadow_view"]
 
 app = typer.Typer(no_args_is_help=True)
 policy_group = typer.Typer(
-    no_args_is_help=True, help="Learned policies: show, set their mode, train."
+    no_args_is_help=True, help="Learned policies: show, set their mode, train, compare scores."
 )
 app.add_typer(policy_group, name="policy")
 
@@ -158,6 +158,40 @@ def _trained(name: str, words: list[str]) -> dict[str, Any]:
     args = trainer.parse(words)
     result: dict[str, Any] = _with_progress(lambda on_progress: trainer.train(args, on_progress))
     return result
+
+
+@policy_group.command()
+def score(
+    data: Annotated[
+        Path,
+        typer.Argument(
+            metavar="DATA", help="A directory with jobs.csv and runs.csv: measured co-runs."
+        ),
+    ],
+    resamples: Annotated[
+        int, typer.Option("--resamples", min=10, max=100_000, help="For the intervals.")
+    ] = 400,
+    seed: Annotated[
+        int, typer.Option("--seed", min=0, help="Of the halves that are seen, and of resamples.")
+    ] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="The same as --output json.")] = False,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Show how well each co-run score ranks measured co-runs on a GPU, and what choosing by it
+    loses."""
+    from hrm.cli.corun_scores import document, view
+    from hrm.pipelines.policies.corun import SCORES
+    from hrm.pipelines.policies.corun.corun_table import read_table
+    from hrm.pipelines.policies.corun.score_quality import qualities
+
+    table = read_table(data)
+    found = qualities(table, SCORES, resamples=resamples, seed=seed)
+    if as_json or output is Output.JSON:
+        console.print_json(document(table, found))
+        return
+    if not table.features:
+        console.note("jobs.csv has no features: only what was seen of co-runs can rank them")
+    console.view(view(found))
 
 
 def _with_progress(work: Any) -> Any:

@@ -348,8 +348,8 @@ class AgentSettings(ServerSettings):
         default="mct",
         min_length=1,
         description="what assigns cores and GPUs to subtasks of pipelines: random, mct, min-min, "
-        "pats or iawp (iawp:guarded, iawp:SCORE, iawp:SCORE:guarded); learned ones begin in shadow "
-        "mode, with mct deciding",
+        "pats or iawp (iawp:guarded, iawp:SCORE, iawp:SCORE:guarded, iawp:guarded:gain=0.1); "
+        "learned ones begin in shadow mode, with mct deciding",
     )
     pipeline_path: str = Field(
         default="",

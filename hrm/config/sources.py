@@ -212,9 +212,10 @@ PlacementPolicy = Annotated[
     str,
     Field(
         min_length=1,
-        description="what chooses units for containers: min-wait, round-robin, random, best-fit, "
-        "worst-fit, fifo, centralized-drf, one-tenant-per-node, most-affected-first, "
-        "co-runner-round-robin, least-slowdown, or one that an installed package provides",
+        description="what chooses units for containers: min-wait, fragmentation, round-robin, "
+        "random, best-fit, worst-fit, fifo, centralized-drf, one-tenant-per-node, "
+        "most-affected-first, co-runner-round-robin, least-slowdown, or one that an installed "
+        "package provides",
     ),
 ]
 

@@ -9,7 +9,7 @@ simulations.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -24,6 +24,8 @@ from hrm.pipelines.policies.cluster.features import Bools
 __all__ = ["DqnAgent", "Hyper", "Replay", "Transition"]
 
 PENDING_MAX = 100_000
+
+T = TypeVar("T")
 
 
 class Hyper(NamedTuple):
@@ -54,22 +56,22 @@ class Transition(NamedTuple):
     discount: float
 
 
-class Replay:
+class Replay(Generic[T]):
     """The last ``size`` transitions, drawn from uniformly."""
 
     def __init__(self, size: int) -> None:
-        self.held: list[Transition] = []
+        self.held: list[T] = []
         self._size = size
         self._next = 0
 
-    def add(self, transition: Transition) -> None:
+    def add(self, transition: T) -> None:
         if len(self.held) < self._size:
             self.held.append(transition)
         else:
             self.held[self._next] = transition
             self._next = (self._next + 1) % self._size
 
-    def sample(self, count: int, rng: np.random.Generator) -> list[Transition]:
+    def sample(self, count: int, rng: np.random.Generator) -> list[T]:
         return [self.held[number] for number in rng.integers(len(self.held), size=count)]
 
     def clear(self) -> None:
@@ -99,7 +101,7 @@ class DqnAgent:
         self.network = network
         self.rewards = rewards
         self.hyper = hyper
-        self.replay = Replay(hyper.replay)
+        self.replay: Replay[Transition] = Replay(hyper.replay)
         self.teacher = teacher
         self.learning = learning
         self.decisions = 0

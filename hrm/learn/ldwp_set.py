@@ -189,7 +189,9 @@ def fit(
     losses: list[float] = []
     for _ in range(epochs):
         losses.clear()
-        for some in torch.from_numpy(rng.permutation(len(samples))).split(batch):
+        order = torch.from_numpy(rng.permutation(len(samples)))
+        for first in range(0, len(samples), batch):
+            some = order[first : first + batch]
             chosen = actions[some].expand(MEMBERS, -1)[:, :, None]
             q = q_values(weights, every.some(some)).gather(2, chosen)[:, :, 0]
             wanted = values[some].expand(MEMBERS, -1)

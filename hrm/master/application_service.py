@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,8 +15,6 @@ from hrm import rpc_server
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
 from hrm.core.vocabulary.model import ApplicationId
-from hrm.core.vocabulary.takeover import Takeover
-from hrm.errors import HrmError
 from hrm.identity.caller import check_scope, check_user, speaks_for, user_of
 from hrm.master.interpreter import Interpreter, Outbox
 from hrm.master.user_groups import UserGroups
@@ -101,41 +98,41 @@ class ApplicationService(application_pb2_grpc.ApplicationServiceServicer):
     async def Session(self, requests: Any, context: _Session) -> None:  # noqa: N802
         """One AppMaster's session, from its attachment to its end."""
         session = next(self._sessions)
+        first = await rpc_server.first_message(requests, "`attach`")
+        attached = app_wire.to_attachment(first, session, self._master.now())
+        application_id = attached.application_id
+        self._check(attached)
         outbox = Outbox()
-        admitted = await self._attach(requests, session, outbox)
-        application_id = admitted.application_id
+        self._take_over(application_id, outbox)
         try:
+            admitted = await self._master.call(lambda call_id: replace(attached, call_id=call_id))
+            assert isinstance(admitted, c.ApplicationAdmitted)
             # Before anything is read, so that no refusal collides with this first write.
             await context.write(app_wire.attached(admitted))
             await rpc_server.both_ways(
                 self._read(requests, application_id), _write(outbox, context)
             )
         finally:
+            # Also where no reply came, as the disk is full or the client has left: the core has
+            # attached it.
             self._detach(application_id, session, outbox)
 
-    async def _attach(self, requests: Any, session: int, outbox: Outbox) -> c.ApplicationAdmitted:
-        first = await rpc_server.first_message(requests, "`attach`")
-        attached = app_wire.to_attachment(first, session, self._master.now())
+    def _check(self, attached: e.ApplicationAttached) -> None:
+        """May this session be opened? If not, the one that it would replace stays as it is."""
         application_id = attached.application_id
         refusal = self._master.core.applications.attach_refusal(attached)
         if refusal is not None:
             raise refusal
         record = self._master.core.master_state.applications[application_id].record
         check_user(application_id, record.user, application_id, record.submission_id)
-        takeover = Takeover(self._master.application_outboxes, application_id, outbox)
-        try:
-            result = await self._master.call(lambda call_id: replace(attached, call_id=call_id))
-        except HrmError:
-            takeover.undo()
-            raise
-        except asyncio.CancelledError:
-            # The client disconnected before the reply; the core may have attached it already.
-            self._detach(application_id, session, outbox)
-            raise
-        if takeover.previous is not None:
-            takeover.previous.close()
-        assert isinstance(result, c.ApplicationAdmitted)
-        return result
+
+    def _take_over(self, application_id: ApplicationId, outbox: Outbox) -> None:
+        """Messages go to this session from the core's reply on; the one before it is over."""
+        outboxes = self._master.application_outboxes
+        previous = outboxes.get(application_id)
+        outboxes[application_id] = outbox
+        if previous is not None:
+            previous.close()
 
     def _detach(self, application_id: ApplicationId, session: int, outbox: Outbox) -> None:
         if self._master.application_outboxes.get(application_id) is outbox:

@@ -10,21 +10,17 @@ leave no whole one, and cores no GPU that one can use. They come last for what n
 
 from __future__ import annotations
 
-import numpy as np
-
 from hrm.core.scheduling.cluster_view import ClusterView
 from hrm.core.scheduling.scheduler import Placement
 from hrm.policies.placement_helpers import (
     Ints,
-    by_score,
     first_row,
     fullest_nodes_first,
     immediately_feasible,
     in_order,
     in_turn,
     in_turn_feasible,
-    may_still_wait,
-    queueable,
+    to_least_wait,
     with_nones,
 )
 
@@ -48,18 +44,8 @@ class MinWait:
             chosen, self._cursor = self._packed(view, placement, cursor, now)
         else:
             chosen, self._cursor = in_turn_feasible(view, placement, cursor, now)
-        left = entries[len(chosen) :]
-        if left:
-            rows, waits = queueable(view, placement, now)
-            shift = -int(np.searchsorted(rows, self._cursor))
-            chosen += by_score(
-                view,
-                left,
-                np.roll(rows, shift),
-                np.roll(waits, shift),
-                lambda row: may_still_wait(view, placement, row, now),
-                now,
-            )
+        if left := entries[len(chosen) :]:
+            chosen += to_least_wait(view, placement, left, self._cursor, now)
         return with_nones(chosen, entries)
 
     def _packed(

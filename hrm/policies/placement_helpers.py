@@ -33,6 +33,7 @@ __all__ = [
     "in_turn_feasible",
     "may_still_wait",
     "queueable",
+    "to_least_wait",
     "to_shortest_queue",
     "used_share",
     "with_nones",
@@ -246,6 +247,25 @@ def to_shortest_queue(
 
     lengths = view.waiting[rows].astype(np.float64)
     return by_score(view, entries, rows, lengths, again, now)
+
+
+def to_least_wait(
+    view: ClusterView, placement: Placement, entries: Sequence[Entry], first: int, now: float
+) -> list[int]:
+    """Let entries wait where the estimated wait is least; of equals at the next row from ``first``
+    on."""
+    if not entries or not placement.waiting_limit:
+        return []
+    rows, waits = queueable(view, placement, now)
+    shift = -int(np.searchsorted(rows, first))
+    return by_score(
+        view,
+        entries,
+        np.roll(rows, shift),
+        np.roll(waits, shift),
+        lambda row: may_still_wait(view, placement, row, now),
+        now,
+    )
 
 
 def used_share(view: ClusterView, rows: Ints) -> Floats:

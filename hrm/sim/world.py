@@ -40,8 +40,9 @@ from hrm.sim.oracle.checks import Oracle
 __all__ = ["World"]
 
 QUIET_S = 150.0
+"""Besides what all work takes if one thing runs after the other."""
 _TURN_S = 60.0
-"""More for each application, where queues may let only one run after the other."""
+"""For each application with its work, where queues may let only one run after the other."""
 EVENTS_MAX = 60_000
 _CHECK_PERIOD_S = 0.5
 _START_S = 1_000_000.0
@@ -124,7 +125,8 @@ class World:
             return
         self._stop_faults()
         turns = len(self.plan.applications) + len(self.plan.pipelines)
-        quiet_s = QUIET_S + (_TURN_S * turns if self.plan.queues else 0.0)
+        turns_s = _TURN_S * turns if self.plan.queues else 0.0
+        quiet_s = QUIET_S + max(turns_s, self.plan.work_s())
         end_s = self.clock.now + quiet_s
         while not self.oracle.found:
             check_period_s = self.clock.now + _CHECK_PERIOD_S

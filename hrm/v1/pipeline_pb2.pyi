@@ -186,7 +186,14 @@ class PipelineRow(_message.Message):
     def __init__(self, kind: _Optional[str] = ..., bucket: _Optional[int] = ..., gpu_model: _Optional[str] = ...) -> None: ...
 
 class SubtaskTiming(_message.Message):
-    __slots__ = ("subtask", "row", "device", "number", "run", "outcome", "ready_at_s", "started_at_s", "waited_s", "ran_s", "memory_mib", "gpu_memory_mib", "co_runners", "message", "node", "placed_by", "fallback")
+    __slots__ = ("subtask", "row", "device", "number", "run", "outcome", "ready_at_s", "started_at_s", "waited_s", "ran_s", "memory_mib", "gpu_memory_mib", "co_runners", "message", "node", "placed_by", "fallback", "cells")
+    class CellsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
     SUBTASK_FIELD_NUMBER: _ClassVar[int]
     ROW_FIELD_NUMBER: _ClassVar[int]
     DEVICE_FIELD_NUMBER: _ClassVar[int]
@@ -204,6 +211,7 @@ class SubtaskTiming(_message.Message):
     NODE_FIELD_NUMBER: _ClassVar[int]
     PLACED_BY_FIELD_NUMBER: _ClassVar[int]
     FALLBACK_FIELD_NUMBER: _ClassVar[int]
+    CELLS_FIELD_NUMBER: _ClassVar[int]
     subtask: str
     row: PipelineRow
     device: SubtaskDevice
@@ -221,7 +229,8 @@ class SubtaskTiming(_message.Message):
     node: str
     placed_by: str
     fallback: str
-    def __init__(self, subtask: _Optional[str] = ..., row: _Optional[_Union[PipelineRow, _Mapping]] = ..., device: _Optional[_Union[SubtaskDevice, str]] = ..., number: _Optional[int] = ..., run: _Optional[int] = ..., outcome: _Optional[_Union[SubtaskOutcome, str]] = ..., ready_at_s: _Optional[float] = ..., started_at_s: _Optional[float] = ..., waited_s: _Optional[float] = ..., ran_s: _Optional[float] = ..., memory_mib: _Optional[float] = ..., gpu_memory_mib: _Optional[float] = ..., co_runners: _Optional[_Iterable[_Union[PipelineRow, _Mapping]]] = ..., message: _Optional[str] = ..., node: _Optional[str] = ..., placed_by: _Optional[str] = ..., fallback: _Optional[str] = ...) -> None: ...
+    cells: _containers.ScalarMap[str, float]
+    def __init__(self, subtask: _Optional[str] = ..., row: _Optional[_Union[PipelineRow, _Mapping]] = ..., device: _Optional[_Union[SubtaskDevice, str]] = ..., number: _Optional[int] = ..., run: _Optional[int] = ..., outcome: _Optional[_Union[SubtaskOutcome, str]] = ..., ready_at_s: _Optional[float] = ..., started_at_s: _Optional[float] = ..., waited_s: _Optional[float] = ..., ran_s: _Optional[float] = ..., memory_mib: _Optional[float] = ..., gpu_memory_mib: _Optional[float] = ..., co_runners: _Optional[_Iterable[_Union[PipelineRow, _Mapping]]] = ..., message: _Optional[str] = ..., node: _Optional[str] = ..., placed_by: _Optional[str] = ..., fallback: _Optional[str] = ..., cells: _Optional[_Mapping[str, float]] = ...) -> None: ...
 
 class PipelineTaskEnd(_message.Message):
     __slots__ = ("outcome", "message", "node", "attempt", "timings", "response_s", "result_bytes", "result_format", "proof", "placement", "in_result_dir")
@@ -485,20 +494,22 @@ class PipelineAttemptEnd(_message.Message):
     def __init__(self, attempt: _Optional[_Union[PipelineAttempt, _Mapping]] = ..., end: _Optional[_Union[PipelineTaskEnd, _Mapping]] = ...) -> None: ...
 
 class MasterPipelineMessage(_message.Message):
-    __slots__ = ("registered", "data", "place", "withdraw", "acknowledge", "policy")
+    __slots__ = ("registered", "data", "place", "withdraw", "acknowledge", "policy", "estimates")
     REGISTERED_FIELD_NUMBER: _ClassVar[int]
     DATA_FIELD_NUMBER: _ClassVar[int]
     PLACE_FIELD_NUMBER: _ClassVar[int]
     WITHDRAW_FIELD_NUMBER: _ClassVar[int]
     ACKNOWLEDGE_FIELD_NUMBER: _ClassVar[int]
     POLICY_FIELD_NUMBER: _ClassVar[int]
+    ESTIMATES_FIELD_NUMBER: _ClassVar[int]
     registered: PipelineNodeRegistered
     data: PipelineData
     place: PlacePipelineTask
     withdraw: WithdrawPipelineTask
     acknowledge: PipelineAttempt
     policy: _policy_pb2.PolicyOrder
-    def __init__(self, registered: _Optional[_Union[PipelineNodeRegistered, _Mapping]] = ..., data: _Optional[_Union[PipelineData, _Mapping]] = ..., place: _Optional[_Union[PlacePipelineTask, _Mapping]] = ..., withdraw: _Optional[_Union[WithdrawPipelineTask, _Mapping]] = ..., acknowledge: _Optional[_Union[PipelineAttempt, _Mapping]] = ..., policy: _Optional[_Union[_policy_pb2.PolicyOrder, _Mapping]] = ...) -> None: ...
+    estimates: bytes
+    def __init__(self, registered: _Optional[_Union[PipelineNodeRegistered, _Mapping]] = ..., data: _Optional[_Union[PipelineData, _Mapping]] = ..., place: _Optional[_Union[PlacePipelineTask, _Mapping]] = ..., withdraw: _Optional[_Union[WithdrawPipelineTask, _Mapping]] = ..., acknowledge: _Optional[_Union[PipelineAttempt, _Mapping]] = ..., policy: _Optional[_Union[_policy_pb2.PolicyOrder, _Mapping]] = ..., estimates: _Optional[bytes] = ...) -> None: ...
 
 class PipelineNodeRegistered(_message.Message):
     __slots__ = ("heartbeat_interval_s", "estimates")

@@ -45,6 +45,7 @@ __all__ = [
     "input_piece",
     "kept_code",
     "kept_task",
+    "learned",
     "order",
     "placement",
     "policy_order",
@@ -266,6 +267,11 @@ def registered(heartbeat_interval_s: float, estimates: bytes = b"") -> pb.Master
         heartbeat_interval_s=heartbeat_interval_s, estimates=estimates
     )
     return pb.MasterPipelineMessage(registered=hello)
+
+
+def learned(estimates: bytes) -> pb.MasterPipelineMessage:
+    """What all workers of a user have learned of steps, as a file of estimates."""
+    return pb.MasterPipelineMessage(estimates=estimates)
 
 
 def sending(order: pb.PlacePipelineTask) -> pb.MasterPipelineMessage:

@@ -332,6 +332,7 @@ def from_timing(timing: SubtaskTiming, node: str = "") -> pb.SubtaskTiming:
         node=node,
         placed_by=timing.placed_by,
         fallback=timing.fallback[:_TEXT_MAX],
+        cells=timing.cells,
         **{name: getattr(timing, name) for name in _TIMING_NUMBERS},
     )
 
@@ -358,6 +359,9 @@ def to_timing(message: pb.SubtaskTiming, task_id: TaskId) -> SubtaskTiming:
         message=message.message,
         placed_by=message.placed_by[:_TEXT_MAX],
         fallback=message.fallback[:_TEXT_MAX],
+        cells={
+            name: _number(value, f"timing.cells[{name}]") for name, value in message.cells.items()
+        },
         **numbers,
     )
 

@@ -77,8 +77,10 @@ def test_a_case_becomes_a_document_and_a_report() -> None:
 
 def test_load_and_length_of_a_cell_are_shares_of_its_bound() -> None:
     base = Case(experiment="", name="", pairs=(), tasks=5, cores=2, load=0.8)
-    longest, shortest = (replace(base, time_scale=scale) for scale in (192.0, 3.0))
-    assert bound_per_min(shortest) == pytest.approx(64.0 * bound_per_min(longest))
+    longest, shorter, shortest = (replace(base, time_scale=one) for one in (192.0, 12.0, 3.0))
+    assert bound_per_min(shorter) == pytest.approx(16.0 * bound_per_min(longest))
+    assert bound_per_min(shortest) < 64.0 * bound_per_min(longest), "links carry no more"
+    assert bound_per_min(replace(shortest, cores=16)) == bound_per_min(shortest)
     assert scenario_of(base, 1).rate_per_min == pytest.approx(0.8 * bound_per_min(base))
     long_work, short_work = (arrivals(scenario_of(one, 1)) for one in (longest, shortest))
     assert long_work.least_s(long_work.tasks[0]) == pytest.approx(

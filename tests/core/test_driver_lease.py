@@ -33,6 +33,16 @@ def test_a_lease_counts_from_when_it_was_asked_for() -> None:
     assert lease.has_run_out(130.0)
 
 
+def test_a_first_lease_that_is_over_when_it_arrives_begins_nothing_and_is_requested_again() -> None:
+    lease = DriverLease(0.0, LIMITS)
+    lease.granted(ask(lease, 0.0).number, lease_s=30.0, renew_s=5.0, now=30.0)
+    assert (lease.state, lease.due_s()) == (LeaseState.ASKING, 30.0), "the next attempt may run"
+    again = ask(lease, 30.0)
+    lease.granted(again.number, lease_s=30.0, renew_s=5.0, now=31.0)
+    assert lease.state is LeaseState.HELD
+    assert lease.has_run_out(60.0)
+
+
 def test_a_refusal_ends_it_and_silence_only_when_its_time_is_over() -> None:
     silent = held()
     for now in (5.0, 10.0, 20.0):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -105,6 +106,23 @@ def test_a_gang_does_not_wait_in_a_queue() -> None:
     assert queue.waiting_count == 0
     assert commit(subject, 2, *gang) == [Decision.RUN, Decision.RUN, Decision.QUEUE]
     assert commit(subject, 2, claim("d")) == [Decision.ABORT], "half a gang is no gang"
+
+
+def test_a_gang_stays_where_its_node_has_yet_to_end_what_the_store_has_lost() -> None:
+    """What seems free does so wherever it may be placed next."""
+    cluster = VirtualCluster([unit("n1", vcores=4)])
+    cluster.submit(4)
+    cluster.settle()
+    cluster.durable.clear()
+    cluster.durable_nodes.clear()
+    cluster.restart_master()
+    cluster.register(cluster.nodes["n1"])
+    gang = cluster.submit(3, gang_min=3)
+    cluster.advance(cluster.bounds.application_grace_s - 3)
+    assert cluster.states(gang) == {"waiting": 3}
+    assert cluster.app(gang).ended_ids == set(), "none was returned"
+    cluster.advance(10)
+    assert cluster.states(gang) == {"running": 3}
 
 
 def test_a_gang_larger_than_the_cluster_is_refused_with_the_reason() -> None:
@@ -266,6 +284,32 @@ def test_a_gang_of_two_sizes_that_no_cluster_holds_is_refused(schedulers: int) -
     message, _ = refusals(cluster, app)
     assert "takes 9 vcores, 3072 MiB, but the whole cluster has 8 vcores" in message
     assert "spark.hrm.gang.min" in message
+
+
+@pytest.mark.parametrize("workload_class", list(WorkloadClass))
+def test_a_gang_of_two_sizes_of_which_fewer_may_run_at_once_is_refused(
+    workload_class: WorkloadClass,
+) -> None:
+    gang_min = 3 if workload_class is WorkloadClass.BATCH else 0
+    cluster = VirtualCluster([unit("n1", vcores=4, run_limit=2)])
+    app = cluster.submit(0, workload_class=workload_class, gang_min=gang_min)
+    request_sizes(cluster, app, 2, 1, 1)
+    cluster.settle()
+    message = refusals(cluster, app)[0]
+    assert "takes 3 slots, but the whole cluster has 2 (1 node)" in message
+    assert "raise run_limit of the agents" in message
+    name = "spark.hrm.gang.min" if gang_min else "spark.hrm.stream.min"
+    assert name in message
+
+
+def test_a_gang_of_two_parts_of_a_gpu_that_are_more_than_all_of_it_is_refused() -> None:
+    gpu = Gpu(index=0, memory_mib=1000, numa=0)
+    cluster = VirtualCluster([replace(unit("n1"), capacity=Resources(4, 8192, 1000), gpu=gpu)])
+    app = cluster.submit(0, gang_min=2)
+    cluster.request_all(app, {1: Resources(1, 512, 600), 2: Resources(1, 512, 500)})
+    cluster.settle()
+    message = refusals(cluster, app)[0]
+    assert "takes 2 vcores, 1024 MiB, 1100 MiB device memory, but the whole cluster" in message
 
 
 @pytest.mark.parametrize("workload_class", list(WorkloadClass))

@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
+from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
 from hrm.core.messages import submissions as m
 from hrm.core.submission.hosting import holder_registration
 from hrm.core.submission.submissions import SubmissionsCore
+from hrm.core.vocabulary.bounds import Bounds
 from hrm.core.vocabulary.model import (
     ApplicationId,
     ApplicationState,
@@ -232,6 +234,37 @@ def test_one_that_had_a_name_in_between_does_not_get_it_back_by_its_old_stream(
     node = cluster.master.master_state.nodes[NodeName("n1")]
     assert not node.connected
     assert cluster.states(cluster.app_id) == {"running": 1}
+
+
+@pytest.mark.parametrize("other_is_lost", [False, True])
+def test_an_agent_whose_name_another_has_taken_is_told_to_register_again(
+    cluster: Cluster, other_is_lost: bool
+) -> None:
+    """It was silent for so long that its node was lost, and its stream never broke."""
+    cluster.agent.connected = False
+    cluster.advance(cluster.bounds.node_timeout_s + 1)
+    other = {"identity": "i2", "owner": OTHER, "incarnation": "x", "containers": ()}
+    assert not isinstance(cluster.join(**other), HrmError)
+    if other_is_lost:
+        cluster.advance(cluster.bounds.node_timeout_s + 1)
+    report = e.NodeReported(
+        now=cluster.now, node=NodeName("n1"), incarnation=str(cluster.agent.incarnation),
+        sequence=1_000, containers=(),
+    )  # fmt: skip
+    drop = c.DropNode(node=report.node, incarnation=report.incarnation)
+    assert drop in cluster.runtime.decide(report)
+    assert isinstance(cluster.join(), AlreadyExists) is not other_is_lost
+
+
+def test_an_agent_of_which_nothing_is_kept_is_told_to_register_again() -> None:
+    cluster = VirtualCluster([unit("n1")], bounds=Bounds(lost_nodes_kept=0))
+    node = cluster.nodes["n1"]
+    node.connected = False
+    cluster.advance(cluster.bounds.node_timeout_s + 1)
+    assert not cluster.master.master_state.nodes
+    node.connected = True
+    cluster.advance(2 * cluster.bounds.heartbeat_interval_s)
+    assert cluster.master.master_state.nodes[NodeName("n1")].connected
 
 
 def test_a_restarted_master_waits_for_the_node_that_it_knew(cluster: Cluster) -> None:

@@ -116,3 +116,44 @@ def test_a_view_follows_none_of_another_state() -> None:
     assert one.is_of(one.fork()) and not one.is_of(other)
     with pytest.raises(AssertionError, match="own state"):
         one.follow(other)
+
+
+@settings(max_examples=60, deadline=None)
+@given(states(), st.lists(st.integers(0, 3), max_size=12), st.data())
+def test_what_has_changed_is_listed(
+    state: SharedState, steps: list[int], data: st.DataObject
+) -> None:
+    """Rows that are not in the list are as they were when the mark was given."""
+    view = ClusterView(state)
+    mark, changed = view.changed_since(-1)
+    assert changed is None
+    before = view.free.copy()
+    for number, step in enumerate(steps):
+        rows = sorted(state.rows.values())
+        row = data.draw(st.sampled_from(rows)) if rows else None
+        entry = entries(1, DEMAND, WorkloadClass.BATCH, f"step-{number}")[0]
+        if step == 0:
+            view.renew()
+        elif step == 1 and row is not None:
+            view.apply(row, entry, NOW)
+        elif step == 2 and row is not None:
+            state.queue(row).run_if_free(entry, NOW)
+            state.refresh(row)
+        elif step == 3:
+            mark, changed = view.changed_since(mark)
+            assert changed is not None
+            others = np.setdiff1d(np.arange(len(before)), changed)
+            assert np.array_equal(view.free[others], before[others])
+            before = view.free.copy()
+
+
+def test_after_a_change_of_units_any_row_may_have_changed() -> None:
+    state = SharedState()
+    state.add(NodeName("n1"), UnitQueue(unit("n1")))
+    view = ClusterView(state)
+    mark, _ = view.changed_since(-1)
+    state.add(NodeName("n2"), UnitQueue(unit("n2")))
+    view.renew()
+    mark, changed = view.changed_since(mark)
+    assert changed is None
+    assert view.changed_since(mark) == (mark, [])

@@ -3,6 +3,8 @@ and where batch is not preempted for it."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from hrm.core.master.explain import explain
@@ -234,6 +236,26 @@ def test_a_batch_gang_that_loses_one_before_its_start_is_given_back(schedulers: 
     assert cluster.states(gang) == {"running": 1, "assigned": 1}
     assert requests_again(cluster, gang, 90, 2) <= WAIT_S + Bounds().node_timeout_s + 5
     assert cluster.states(gang) == {"pending": 2}
+
+
+@pytest.mark.parametrize("remembers", [True, False])
+def test_what_the_next_master_finds_of_a_batch_gang_is_given_back_too(remembers: bool) -> None:
+    """The one before it died before it was stored that some of the gang ran. Where the lost node is
+    not remembered either, the rest is refused, again and again."""
+    cluster = cluster_of(1, "n1", "n2")
+    cluster.disconnect(cluster.nodes["n2"])
+    gang = cluster.submit(2, ALL, BATCH, gang_min=2)
+    cluster.settle()
+    assert cluster.states(gang) == {"running": 1, "assigned": 1}
+    cluster.durable[gang] = replace(cluster.durable[gang], first_running_at_s=0.0)
+    if not remembers:
+        del cluster.durable_nodes[NodeName("n2")]
+    cluster.restart_master()
+    cluster.register(cluster.nodes["n1"])
+    cluster.attach(gang)
+    limit_s = WAIT_S + Bounds().recovery_window_s + Bounds().node_timeout_s + 5
+    assert 0 < requests_again(cluster, gang, 90, 2) <= limit_s
+    assert cluster.states(gang).get("running", 0) == 0
 
 
 @EACH

@@ -219,6 +219,53 @@ def test_a_queue_that_claims_its_guarantee_takes_from_what_yields_first() -> Non
     assert (running(virtual, young), running(virtual, idle)) == (4, 0)
 
 
+def _most_held(virtual: VirtualCluster, queue: str, seconds: int) -> float:
+    """The most cores that containers of a queue hold at nodes, running or waiting, meanwhile."""
+    most = 0
+    for _ in range(seconds):
+        virtual.advance(1)
+        apps = virtual.master.master_state.applications.values()
+        some = [x for app in apps if app.record.queue == queue for x in app.containers.values()]
+        most = max(most, sum(x.request.resources.vcores for x in some if x.node is not None))
+    return most
+
+
+def test_a_stream_exceeds_no_maximum_that_waiting_containers_of_its_queue_fill() -> None:
+    half = {"guaranteed": "50%", "maximum": "50%"}
+    virtual = cluster(spec_from("root.a", half), HALVES[1])
+    virtual.submit(8, queue="b")
+    virtual.advance(2)
+    idle = fill(virtual, 6, queue="a")
+    assert virtual.states(idle) == {"waiting": 4, "pending": 2}
+
+    stream = virtual.submit(2, queue="a", workload_class=STREAM)
+
+    assert _most_held(virtual, "root.a", 30) == 4
+    assert running(virtual, stream) == 2
+    assert virtual.states(idle) == {"waiting": 2, "pending": 2}, "no more than needed is returned"
+
+
+def test_what_yields_and_waits_below_a_maximum_keeps_no_sibling_from_its_guarantee() -> None:
+    none = {"guaranteed": {"cores": 0, "memory": 0}}
+    virtual = cluster(
+        spec_from("root.g", {"guaranteed": "50%", "maximum": "50%"}),
+        spec_from("root.g.a", none),
+        spec_from("root.g.b", {}),
+        spec_from("root.c", {"guaranteed": "50%"}),
+        bounds=Bounds(queue_reclaim_wait_s=0.0),
+    )
+    virtual.submit(8, queue="c")
+    virtual.advance(2)
+    idle = fill(virtual, 4, queue="root.g.a")
+    assert virtual.states(idle) == {"waiting": 4}
+
+    batch = virtual.submit(2, queue="root.g.b")
+    virtual.advance(30)
+
+    assert running(virtual, batch) == 2
+    assert virtual.states(idle) == {"waiting": 2}
+
+
 def test_batch_that_waits_moves_to_where_others_yield() -> None:
     virtual = cluster(nodes=1)
     virtual.submit(4)
@@ -283,6 +330,35 @@ def test_gpus_that_are_yielded_are_shared_fairly_by_those_that_want_them(preempt
     virtual.advance(SOON_S + 2)
     assert (running(virtual, first), running(virtual, second)) == (4, 4)
     assert running(virtual, idle) == 0
+
+
+@pytest.mark.parametrize("schedulers", [1, 2])
+def test_what_waits_for_the_cores_of_a_gpu_stays_though_another_wants_the_gpu(
+    schedulers: int,
+) -> None:
+    """What yields there holds no device memory. Returned, it would be placed there again."""
+    virtual = cluster(nodes=0, schedulers=schedulers)
+    virtual.add_node(gpu_unit("n1"))
+    idle = fill(virtual, 16)
+    assert running(virtual, idle) == 16
+    first, second = (virtual.submit(1, Resources(2, 1024, 3_000)) for _ in range(2))
+    virtual.advance(SOON_S)
+    assert (running(virtual, first), running(virtual, second)) == (1, 0)
+    assert virtual.app(first).ended_ids == set(), "none was returned"
+
+
+def test_what_waits_for_others_to_yield_stays_where_no_other_application_could_start() -> None:
+    """The other has fewer GPUs, but needs more cores than the node would have."""
+    virtual = cluster(nodes=0, schedulers=1)
+    virtual.add_node(gpu_unit("n1"))
+    first = virtual.submit(1, Resources(1, 1024, 1_000))
+    virtual.settle()
+    other = virtual.submit(1, Resources(16, 1024, 1_000))
+    fill(virtual, 15)
+    virtual.request(first, [2], Resources(1, 1024, 1_000))
+    virtual.advance(SOON_S)
+    assert (running(virtual, first), running(virtual, other)) == (2, 0)
+    assert virtual.app(first).ended_ids == set(), "none was returned"
 
 
 def test_what_waits_for_others_to_yield_is_not_returned_to_claim_a_guarantee_elsewhere() -> None:

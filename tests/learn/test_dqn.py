@@ -101,7 +101,7 @@ def test_one_step_by_hand() -> None:
 
 
 def test_the_replay_keeps_the_latest() -> None:
-    replay = Replay(3)
+    replay: Replay[Transition] = Replay(3)
     for number in range(5):
         replay.add(Transition(None, number, 0.0, None, 0.0))  # type: ignore[arg-type]
     assert sorted(t.action for t in replay.held) == [2, 3, 4]

@@ -9,15 +9,33 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
-from hrm.core.vocabulary.model import ApplicationId, NodeName, NodeState, WorkloadClass
+from hrm.core.vocabulary.model import (
+    ApplicationId,
+    ApplicationState,
+    ContainerState,
+    NodeName,
+    NodeState,
+    WorkloadClass,
+)
 from hrm.errors import DiskFull
 from hrm.master import write_queue
 from hrm.master.store import Store
+from hrm.v1 import admin_pb2
 from tests.master.test_interpreter import NODE, TIMEOUT_S, Master
+from tests.master.test_services import (
+    Running,
+    asking_for,
+    attach,
+    node,
+    refused,
+    registration,
+    running,
+)
 from tests.master.test_store import _run_time
 
 BATCH, STREAM = WorkloadClass.BATCH, WorkloadClass.STREAM
@@ -177,6 +195,60 @@ async def test_containers_of_an_application_end_before_its_end_is_written(master
     assert len(stops) == 2
     master.ask(other)
     assert master.reported() == [other], "and its node is not held up"
+
+
+async def _undrained_on_a_full_disk(master: Running, disk: Disk) -> Any:
+    """The admission of an application whose AppMaster is away, and whose container is granted on
+    the end of a drain that is not on the disk: what is sent to the application waits."""
+    admitted = await master.applications.Register(registration(), timeout=TIMEOUT_S)
+    app = master.interpreter.core.master_state.applications[admitted.application_id]
+    drain = admin_pb2.DrainNodesRequest(names=["n1"])
+    await master.admin.DrainNodes(drain, timeout=TIMEOUT_S)
+    session = await attach(master, admitted)
+    await session.read()
+    await session.write(asking_for(1))
+    async with asyncio.timeout(TIMEOUT_S):
+        while not app.containers:  # noqa: ASYNC110 - the core notifies nothing
+            await asyncio.sleep(0.005)
+        session.cancel()
+        while app.session is not None:  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+        disk.is_full = True
+        with refused(grpc.StatusCode.UNAVAILABLE, "the master is paused"):
+            drain.undo = True
+            await master.admin.DrainNodes(drain, timeout=TIMEOUT_S)
+        while not app.in_state(ContainerState.ASSIGNED):  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+    return admitted
+
+
+async def test_an_application_whose_session_got_no_reply_is_detached(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its AppMaster may never come back: then its grace period has to end."""
+    monkeypatch.setattr(write_queue, "RETRY_S", 0.02)
+    async with running(tmp_path) as master:
+        stream = master.nodes.Connect(timeout=TIMEOUT_S)
+        await stream.write(node())
+        await stream.read()
+        disk = Disk(master.interpreter.store)
+        admitted = await _undrained_on_a_full_disk(master, disk)
+        app = master.interpreter.core.master_state.applications[admitted.application_id]
+        session = await attach(master, admitted)
+        with refused(grpc.StatusCode.UNAVAILABLE, "the master is paused"):
+            await session.read()
+        assert (app.session, app.life.state) == (None, ApplicationState.DETACHED)
+        assert app.away_since_s is not None
+        assert app.application_id not in master.interpreter.application_outboxes
+
+        disk.is_full = False
+        async with asyncio.timeout(TIMEOUT_S):
+            while master.interpreter.full is not None:  # noqa: ASYNC110
+                await asyncio.sleep(0.005)
+        session = await attach(master, admitted)
+        assert (await session.read()).WhichOneof("notice") == "attached"
+        session.cancel()
+        stream.cancel()
 
 
 async def test_a_pause_holds_one_write_a_row(master: OnDisk) -> None:

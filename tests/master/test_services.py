@@ -141,13 +141,19 @@ def node(name: str = "n1", identity: str = "i1", **fields: Any) -> node_pb2.Node
 async def attached(master: Running) -> Any:
     """The session of an application that has registered and attached."""
     registered = await master.applications.Register(registration(), timeout=TIMEOUT_S)
-    session = master.applications.Session(timeout=TIMEOUT_S)
-    attach = application_pb2.AttachApplication(
-        application_id=registered.application_id, epoch=registered.epoch
-    )
-    await session.write(application_pb2.ApplicationUpdate(attach=attach))
+    session = await attach(master, registered)
     received = await session.read()
     assert received.WhichOneof("notice") == "attached"
+    return session
+
+
+async def attach(master: Running, registered: Any) -> Any:
+    """A session of this application, of which nothing has been read."""
+    session = master.applications.Session(timeout=TIMEOUT_S)
+    message = application_pb2.AttachApplication(
+        application_id=registered.application_id, epoch=registered.epoch
+    )
+    await session.write(application_pb2.ApplicationUpdate(attach=message))
     return session
 
 

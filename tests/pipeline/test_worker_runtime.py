@@ -20,8 +20,10 @@ import pytest
 from hrm import rpc
 from hrm.errors import InvalidConfig
 from hrm.pipelines.core import node_messages as m
-from hrm.pipelines.core.model import TaskId
+from hrm.pipelines.core.model import Device, Row, TaskId
 from hrm.pipelines.core.node_messages import TaskOutcome
+from hrm.pipelines.policies.corun import Stdm
+from hrm.pipelines.policies.corun.store import dump_estimates
 from hrm.pipelines.worker.document import read_document
 from hrm.pipelines.worker.runtime import ALONE_S, WorkerRuntime
 from hrm.v1 import pipeline_pb2 as pb
@@ -100,6 +102,19 @@ async def test_a_task_is_run_and_its_result_kept_until_it_is_acknowledged(tmp_pa
         master.hang_up()
         assert not (await master.receive("register")).tasks
         assert not directories(tmp_path) and not runtime._unacknowledged
+
+
+async def test_what_other_workers_measure_arrives_while_it_runs(tmp_path: Path) -> None:
+    others = Stdm(memory_mib=65_536)
+    row = Row("edges", 1, "")
+    others.observe_run(row, Device.CPU, 3.0, 100.0)
+    async with working(tmp_path) as (runtime, master, _):
+        assert not runtime._stdm.measured_cells(row)
+        master.send(estimates=b"damaged")
+        master.send(estimates=dump_estimates(others))
+        await until(lambda: runtime._stdm.measured_cells(row) > 0)
+        assert runtime._stdm.run_s(row, Device.CPU) == pytest.approx(3.0)
+        assert runtime._stdm.memory_mib(row) == pytest.approx(100.0)
 
 
 async def test_one_without_a_master_ends_once_it_has_nothing_to_run(tmp_path: Path) -> None:

@@ -82,7 +82,7 @@ def _columns(view: ClusterView) -> list[list[int]]:
 
 
 def test_the_registry_has_all_of_them() -> None:
-    assert len(NAMES) == 11
+    assert len(NAMES) == 12
     assert set(NAMES) <= set(policies.known())
     assert ASKING == [
         "co-runner-round-robin",

@@ -38,7 +38,7 @@ from hrm.agent.drivers.driver_files import bring
 from hrm.agent.drivers.driver_process import APPLICATION_DIR, ENVIRONMENT_SETTING
 from hrm.core.submission.driver_lease import DriverLease, LeaseLimits, LeaseState
 from hrm.core.vocabulary.wakefulness import Patience
-from hrm.errors import HrmError, InvalidConfig, LaunchFailed
+from hrm.errors import HrmError, InvalidConfig, LaunchFailed, Unavailable
 from hrm.spark.conf import conf_dir, properties_text
 from hrm.spark.node_conf import DIST_CLASSPATH, HADOOP_VARIABLES
 from hrm.spark_servers import (
@@ -121,6 +121,15 @@ class Lease:
         if self._core.error is not None:
             raise self._core.error
 
+    def check(self) -> None:
+        """Check that its time is not over, before the driver starts.
+
+        Raises:
+            Unavailable: it is: this process was suspended, and another driver may run by now.
+        """
+        if self._core.has_run_out(_now_s()):
+            raise Unavailable("the driver's lease expired before the driver could start")
+
     def hold(self) -> str:
         """Renew it until refused or expired; returns why. Empty: ``let_go`` was called."""
         while self._core.state is LeaseState.HELD and not self._let_go.is_set():
@@ -195,6 +204,7 @@ class DriverRunner:
             lease.take()
             try:
                 self._bring_tokens(stub)
+                lease.check()
                 self._start(conf)
             except BaseException:
                 lease.give_back()

@@ -192,6 +192,7 @@ class ApplicationRegistry:
         if app.last_executor_number > app.record.last_executor_number:
             self.master_state.update_record(app)
         for (profile_id, why), executor_ids in refused.items():
+            app.gang_refused_at_s = event.now
             notice = c.RequestRefused(
                 executor_ids=tuple(executor_ids), resource_profile_id=profile_id, message=why
             )

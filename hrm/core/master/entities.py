@@ -105,7 +105,8 @@ class Application:
 
     ``gang_min``: how many containers must be placed before the first of them may be, 0 once all of
     them have started; see ``core.master.gangs``. ``gang_lost_at_s``: when it last lost one that had
-    a place before that; ``gang_lacked_s``: for how long its gang, once granted, has been incomplete
+    a place before that; ``gang_refused_at_s``: when what it requested was last refused;
+    ``gang_lacked_s``: for how long its gang, once granted, has been incomplete
     while all that it lacked was requested, None: it is complete; ``gang_unasked_s``: for how long
     its AppMaster has been there without having requested that. ``kept_bytes``: of an ended one, see
     ``core.master.holdings``. ``first_executors``: see ``core.master.driver_places``. ``is_driver``:
@@ -133,6 +134,7 @@ class Application:
     doubtful_until_s: float | None = 0.0
     gang_min: int = 0
     gang_lost_at_s: float = -math.inf
+    gang_refused_at_s: float = -math.inf
     gang_lacked_s: float | None = None
     gang_unasked_s: float = 0.0
     kept_bytes: int = 0

@@ -12,15 +12,19 @@ place at once the loss of what it has done; it bounds how long half a gang holds
 
 A member waits only where capacity is made for it, so that its wait has an end: a stream where batch
 is preempted, and any where others yield. One that waits elsewhere, as when its node was restarted
-with another setting, or runs something else after all, is returned.
+with another setting, or runs something else after all, is returned. Not so one for which there is
+enough, by all that is known here, though its node has not started it: a node that still runs what
+this master has no record of ends that in time, and the place would be found again at once.
 
 Only time for which all that it lacks is requested counts: an AppMaster may be slow, or away. One
 that is there and requests less for ``application_grace_s`` has what it needs, and its gang becomes
-smaller: what it requests later is placed one by one.
+smaller: what it requests later is placed one by one. What was refused, as no cluster of this size
+could hold the gang, was requested.
 
 Nothing goes round without end: to be given back, a gang must have lost a member after it was
-granted, and for each time a ``gang_wait_s`` passes. Limit: a restarted master has no record of what
-was granted as a gang; what runs of it counts as started.
+granted, and for each time a ``gang_wait_s`` passes. What a node reports that an earlier master has
+granted is part of a gang that has been granted. Limit: a restarted master whose store has it that
+some of a gang has run has no record of the rest; what runs of it counts as started.
 
 Source: not in the HRM paper, whose transactions end with the grant (section 4.3.1).
 """
@@ -31,9 +35,8 @@ import math
 
 from hrm.core.master import gangs
 from hrm.core.master.entities import Application, Container
-from hrm.core.master.returns import return_waiting
+from hrm.core.master.returns import return_waiting, starts_where_it_waits
 from hrm.core.master.state import MasterState
-from hrm.core.queue.yielding import serves_waiters
 from hrm.core.vocabulary.model import ContainerState, EndCause, WorkloadClass
 
 __all__ = ["GangStarts"]
@@ -79,7 +82,8 @@ class GangStarts:
             return
         if app.gang_lacked_s is None:
             app.gang_lacked_s, passed_s = 0.0, 0.0
-        if not gangs.unasked(app):
+        refused_s = now - app.gang_refused_at_s
+        if not gangs.unasked(app) or refused_s < bounds.application_grace_s:
             app.gang_lacked_s += passed_s
             app.gang_unasked_s = 0.0
         elif app.session is not None:
@@ -110,7 +114,7 @@ class GangStarts:
                 queue is not None and queue.unit.preempts
             )
             promised = promised or container.request.place == container.unit_id
-            promised = promised or (queue is not None and serves_waiters(queue))
+            promised = promised or starts_where_it_waits(master_state, container)
             overdue = now - container.sent_at_s >= master_state.bounds.resend_delay_s
             if not promised and overdue and container.stop_cause is None:
                 return_waiting(master_state, container, _IN_VAIN, now)

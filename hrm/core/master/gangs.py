@@ -20,8 +20,9 @@ long as the longest back-off, or for ``application_grace_s`` if it had lost some
 
 Limits: one number an application, counted over all its resource profiles in order of request. Where
 these are of several sizes, a gang is refused if there is too little for all of one size, or for the
-sum; one for which no way to pack it was found waits all the same, and says so (``unpacked``). Not
-in the HRM paper, which grants all or nothing to streams alone (its example in section 1).
+sum in some dimension; one for which no way to pack it was found waits all the same, and says so
+(``unpacked``). Not in the HRM paper, which grants all or nothing to streams alone (its example in
+section 1).
 """
 
 from __future__ import annotations
@@ -42,10 +43,13 @@ from hrm.core.vocabulary.feasibility import (
     capacity_vector,
     could_hold,
     demand_vector,
+    fits,
+    minus,
     plus,
     pooled_part,
 )
 from hrm.core.vocabulary.model import (
+    NOTHING,
     ContainerRequest,
     ContainerState,
     EndCause,
@@ -124,18 +128,17 @@ def _first_that_fit(
     """How many of these, the first, all units of nodes that meet ``requires`` would hold together
     but for what is ``held`` at some rows: of each size and in sum, see the module's limits."""
     most = {demand: state.most(demand, held, requires) for demand in dict.fromkeys(demands)}
-    rows = np.unique(state.pool, return_index=True)[1]
-    if requires is not None:
-        suited = state.suited(requires)
-        rows = rows[suited[rows]]
-        held = {row: part for row, part in held.items() if suited[row]}
-    total = state.total[rows, :2].sum(axis=0)
-    vcores, memory_mib = (int(total[x]) - sum(y[x] for y in held.values()) for x in (0, 1))
+    rows = np.ones(len(state.total), np.bool_) if requires is None else state.suited(requires)
+    first = np.unique(state.pool, return_index=True)[1]
+    vcores, memory_mib = state.total[first[rows[first]], :2].sum(axis=0).tolist()
+    gpu_memory_mib, slots = state.total[rows, 2:].sum(axis=0).tolist()
+    left: Vector = (vcores, memory_mib, gpu_memory_mib, slots)
+    for row, part in held.items():
+        left = minus(left, part) if rows[row] else left
     for count, demand in enumerate(demands):
         most[demand] -= 1
-        vcores -= demand[Column.VCORES]
-        memory_mib -= demand[Column.MEMORY_MIB]
-        if min(most[demand], vcores, memory_mib) < 0:
+        left = minus(left, demand)
+        if min(most[demand], *left) < 0:
             return count
     return len(demands)
 
@@ -251,11 +254,16 @@ def refusal(
     there = f"{len(nodes)} node{'s' if len(nodes) > 1 else ''}"
     there += f" with {requires}" if requires is not None else ""
     change = f"lower {name} or" if why == name else f"set {name}, lower"
-    if len(members) > 1 and (lack := _lack(members, nodes)):
-        return (
-            f"{app.gang_min} executors of several sizes are to start together ({why}), which "
-            f"takes {lack} ({there}); {change} the size of executors, or add nodes"
-        )
+    if len(members) > 1:
+        several = f"{app.gang_min} executors of several sizes are to start together ({why}), which"
+        if lack := _lack(members, nodes):
+            return f"{several} takes {lack} ({there}); {change} the size of executors, or add nodes"
+        if lack := _lack_of_slots(members, nodes):
+            change = f"lower {name}" if why == name else f"set {name}"
+            return (
+                f"{several} takes {lack} ({there}); {change}, raise run_limit of the agents, or "
+                f"add nodes"
+            )
     if master_state.state.most(demand, requires=requires) >= wanted:
         return ""
     most = sum(_most(demand, node.units) for node in nodes)
@@ -316,14 +324,24 @@ def _members(
 
 
 def _lack(members: Counter[Vector], nodes: Iterable[Node]) -> str:
-    """Of what these take more together than all nodes have; empty if of nothing."""
-    units = [unit.own_capacity for node in nodes for unit in node.units]
-    vcores = sum(demand[Column.VCORES] * many for demand, many in members.items())
-    memory_mib = sum(demand[Column.MEMORY_MIB] * many for demand, many in members.items())
-    total = Resources(sum(x.vcores for x in units), sum(x.memory_mib for x in units))
-    if vcores <= total.vcores and memory_mib <= total.memory_mib:
+    """Of what these take more together than all nodes have; empty if of nothing, but for slots."""
+    total = sum((unit.own_capacity for node in nodes for unit in node.units), NOTHING)
+    wanted = Resources(*(_sum(members, x) for x in Column if x is not Column.SLOTS))
+    if fits(demand_vector(wanted), demand_vector(total)):
         return ""
-    return f"{Resources(vcores, memory_mib)}, but the whole cluster has {total}"
+    return f"{wanted}, but the whole cluster has {total}"
+
+
+def _lack_of_slots(members: Counter[Vector], nodes: Iterable[Node]) -> str:
+    """That more of them would run at once than all nodes run; empty if not."""
+    units = [unit for node in nodes for unit in node.units]
+    total = sum(capacity_vector(unit)[Column.SLOTS] for unit in units)
+    wanted = _sum(members, Column.SLOTS)
+    return f"{wanted} slots, but the whole cluster has {total}" if wanted > total else ""
+
+
+def _sum(members: Counter[Vector], column: Column) -> int:
+    return sum(demand[column] * many for demand, many in members.items())
 
 
 def _most(demand: Vector, units: Iterable[ResourceUnit]) -> int:

@@ -94,10 +94,9 @@ def placed_mib(lots: Iterable[GpuLot]) -> int:
 
 class Contest:
     """One kind of GPUs. ``startable``: of each user's lots, how many of those that wait could start
-    now if nothing else did. ``may_queue``: may any wait at a unit? ``yielding_mib``: held by what
-    yields, and to be had by what waits at units for that. ``starting_mib``: of each user, what
-    waits at units with nothing known to be in its way: its share of now, though its node has yet to
-    start it."""
+    now if nothing else did. ``may_queue``: may any wait at a unit? ``starting_mib``: of each user,
+    what waits at units and starts there with no other decision, since what is free or yielded
+    suffices: it is not startable any more, and its user's share of now."""
 
     def __init__(
         self,
@@ -105,12 +104,10 @@ class Contest:
         startable: Sequence[Sequence[int]],
         *,
         may_queue: bool = True,
-        yielding_mib: int = 0,
         starting_mib: Sequence[int] = (),
     ) -> None:
         self.users = users
         self.starting_mib = starting_mib or (0,) * len(users)
-        self.yielding_mib = yielding_mib
         self.may_queue = may_queue
         self.startable = startable
         self._waiting = [
@@ -167,10 +164,8 @@ class Contest:
     def shares_mib(self) -> list[int]:
         """What each would hold if all GPUs were shared out from the start, the containers that are
         placed before those that wait."""
-        starting_mib = sum(self.starting_mib)
-        all_mib = self.free_mib + starting_mib + sum(user.placed_mib for user in self.users)
-        queued_mib = sum(user.queued_mib for user in self.users) - starting_mib
-        all_mib += min(self.yielding_mib, queued_mib)
+        all_mib = self.free_mib + sum(user.placed_mib for user in self.users)
+        all_mib += sum(self.starting_mib)
         wants = [each for user in self.users for each in user.wants]
         counts = iter(fair_parts(all_mib, wants))
         return [sum(next(counts) * x.size_mib for x in user.wants) for user in self.users]

@@ -12,8 +12,7 @@ that has not requested it by then is *late*: until it requests something, what i
 where it is, and nothing is kept for it. It may be that it needs less than before, and waits for
 what it has queued; so it is late for no longer than ``late_s``, and gets another chance then.
 
-What yields uses what is idle, and has no share of it: it is not counted as its application's, but
-as capacity for all others (``yielding_mib``).
+What yields uses what is idle, and has no share of it: it is not counted.
 
 Limits: the order of those that wait at units is found by sorting them, in each round.
 """
@@ -21,11 +20,11 @@ Limits: the order of those that wait at units is found by sorting them, in each 
 from __future__ import annotations
 
 import itertools
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterable
 from typing import Protocol
 
-from hrm.core.vocabulary.feasibility import Column, Vector, demand_vector
+from hrm.core.vocabulary.feasibility import Vector, demand_vector
 from hrm.core.vocabulary.model import (
     ApplicationId,
     ContainerId,
@@ -90,8 +89,7 @@ class GpuIndex:
     of all containers gives (``violations`` compares). ``numbers`` are in that order. ``version``
     rises with every change, and ``renewed`` gets the application, for the owner of the shares to
     empty. ``late``: those of ``uses`` that have let what was returned to them go by, each with when
-    that is over, in this order. ``yielding_mib``: device memory of what runs and yields, by how
-    many GPUs each uses."""
+    that is over, in this order."""
 
     def __init__(self, late_s: float) -> None:
         self.uses: dict[ApplicationId, dict[Vector, GpuUse]] = {}
@@ -103,8 +101,6 @@ class GpuIndex:
         self._arrivals = itertools.count(1)
         self._known: dict[ContainerId, tuple[ContainerState, Vector]] = {}
         self._expected: dict[tuple[ApplicationId, Vector], None] = {}
-        self.yielding_mib: Counter[int] = Counter()
-        self._yielding: dict[ContainerId, Vector] = {}
 
     def changed(self, container: _Container) -> None:
         """To be called after each change of its state, of what it requests, or of whether its queue
@@ -112,7 +108,6 @@ class GpuIndex:
         container_id, state = container.container_id, container.state
         resources = container.request.resources
         if container.request.yields:
-            self._yields(container)
             return
         before = self._known.pop(container_id, None)
         counts = resources.gpu_memory_mib > 0 and state is not ContainerState.ENDED
@@ -144,19 +139,6 @@ class GpuIndex:
             self._drop_unused(application_id, old_demand)
         if counts and _waits(container):
             uses[demand].waiting[container_id] = container.number
-
-    def _yields(self, container: _Container) -> None:
-        """Count a container that yields, while it runs."""
-        before = self._yielding.pop(container.container_id, None)
-        if before is not None:
-            self.yielding_mib[before[Column.SLOTS]] -= before[Column.GPU_MEMORY_MIB]
-        demand = demand_vector(container.request.resources)
-        runs = container.state in (ContainerState.RUNNING, ContainerState.STOPPING)
-        if runs and demand[Column.GPU_MEMORY_MIB]:
-            self._yielding[container.container_id] = demand
-            self.yielding_mib[demand[Column.SLOTS]] += demand[Column.GPU_MEMORY_MIB]
-        if (before is not None) != (container.container_id in self._yielding):
-            self.version += 1
 
     def expect_again(self, container: _Container, until_s: float) -> None:
         """Its node has returned it, and it is about to end: its application is expected to request

@@ -35,19 +35,22 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from hrm.core.master import gangs
 from hrm.core.master.entities import Application, Container
 from hrm.core.master.gpu_contest import Contest, GpuUser
 from hrm.core.master.gpu_holds import GpuHolds
 from hrm.core.master.gpu_lines import GpuLines, Line, Nodes
 from hrm.core.master.gpu_preemption import Lack, lacking, lacking_together, victims
-from hrm.core.master.returns import is_first_in_line, may_return, return_waiting
+from hrm.core.master.returns import may_return, return_waiting, starts_where_it_waits
 from hrm.core.master.state import MasterState
 from hrm.core.messages.claims import Claim, Entry, GpuPart, Proposal
+from hrm.core.queue.yielding import instead_of, served, yields_there
 from hrm.core.scheduling.cluster_view import ClusterView
 from hrm.core.scheduling.remote_scheduler import RemoteScheduler
 from hrm.core.scheduling.scheduler import Job, Scheduler
-from hrm.core.vocabulary.feasibility import Column, Vector, demand_vector
+from hrm.core.vocabulary.feasibility import Column, Vector, demand_vector, fits
 from hrm.core.vocabulary.model import (
     ApplicationId,
     ContainerId,
@@ -197,10 +200,31 @@ class FairGpuParts:
             if not _is_contested(users) or not any(user.queued_mib for user in users):
                 continue
             for container in self._contest(users, now).misplaced():
-                if is_first_in_line(self._master_state, container):
+                if self._stays(container, users, now):
                     continue
                 if may_return(self._master_state, container, now, just_queued=True):
                     return_waiting(self._master_state, container, reason, now)
+
+    def _stays(self, container: Container, users: Sequence[GpuUser], now: float) -> bool:
+        """Would it be placed there again? So it is where what it waits for is free, by all that is
+        known here, and where others yield it if none of the other ``users`` could start there."""
+        state = self._master_state.state
+        queue, row = state.find(container.unit_id), state.rows.get(container.unit_id)
+        if queue is None or row is None or not starts_where_it_waits(self._master_state, container):
+            return False
+        if not yields_there(queue):
+            return True
+        left = instead_of(queue, container.container_id)
+        for user in users:
+            name = user.application_id
+            requires = self._master_state.applications[name].requires
+            if name == container.application_id or container.node in self._avoided(name, now):
+                continue
+            if requires is not None and not state.suited(requires)[row]:
+                continue
+            if any(lot.waiting and fits(lot.demand, left) for lot in user.lots):
+                return False
+        return True
 
     def _preempt(self, now: float) -> None:
         """Preempt for applications that hold less than their share, and wait."""
@@ -352,12 +376,8 @@ class FairGpuParts:
         parts: dict[ApplicationId, dict[Vector, GpuPart]] = {}
         for users in self._users.everyone():
             if _is_contested(users):
-                yielding_mib = self._master_state.gpus.yielding_mib[users[0].slots]
                 startable = [self._startable_of(user, self._known_s) for user in users]
-                starting_mib = [self._starting_mib(user) for user in users]
-                contest = Contest(
-                    users, startable, yielding_mib=yielding_mib, starting_mib=starting_mib
-                )
+                contest = Contest(users, startable, starting_mib=self._starting_mib(users))
                 for application_id, some in contest.parts():
                     parts.setdefault(application_id, {}).update(some)
         names = {user.application_id for users in self._users.everyone() for user in users}
@@ -387,26 +407,32 @@ class FairGpuParts:
     def _contest(self, users: list[GpuUser], now: float) -> Contest:
         startable = [self._startable_of(user, now) for user in users]
         may_queue = self._master_state.bounds.waiting_limit > 0
-        yielding_mib = self._master_state.gpus.yielding_mib[users[0].slots]
-        contest = Contest(
-            users,
-            startable,
-            may_queue=may_queue,
-            yielding_mib=yielding_mib,
-            starting_mib=[self._starting_mib(user) for user in users],
-        )
+        starting_mib = self._starting_mib(users)
+        contest = Contest(users, startable, may_queue=may_queue, starting_mib=starting_mib)
         if holds := self._holds.of_kind(users[0].slots, now):
             contest.keep(holds, self._ending_mib)
         return contest
 
-    def _starting_mib(self, user: GpuUser) -> int:
-        """What of that which it has queued has nothing in its way, by all that is known here."""
-        return sum(
-            x.request.resources.gpu_memory_mib
-            for lot in user.lots
-            for x in lot.queued
-            if is_first_in_line(self._master_state, x)
-        )
+    def _starting_mib(self, users: Sequence[GpuUser]) -> list[int]:
+        """Of each, device memory of what it has queued where it starts with no other decision: what
+        is free there, as far as is known here, or yielded suffices. It was startable before it was
+        queued: shares are what they were."""
+        found = [0] * len(users)
+        lots = ((index, lot) for index, user in enumerate(users) for lot in user.lots)
+        owners = {x.container_id: index for index, lot in lots for x in lot.queued}
+        if not owners:
+            return found
+        state, slots = self._master_state.state, users[0].slots
+        some_free = state.free[:, Column.GPU_MEMORY_MIB] > 0
+        for row in np.flatnonzero((state.waiting_batch > 0) & (state.gpus == slots)).tolist():
+            queue = state.queue(row)
+            if not (some_free[row] or yields_there(queue)):
+                continue
+            for entry in served(queue):
+                index = owners.get(entry.container_id)
+                if index is not None:
+                    found[index] += entry.demand[Column.GPU_MEMORY_MIB]
+        return found
 
     def _ending_mib(self, user: GpuUser) -> int:
         """What of that which it holds is about to end."""

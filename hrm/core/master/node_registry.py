@@ -331,18 +331,16 @@ class NodeRegistry:
         """Take back a node that reports on a stream that never broke: its agent has no reason to
         register again.
 
-        Either it was silent for too long and is LOST; what it ran has been given up. Or the
-        registration of a dead agent came late, after that of its successor, and has ended. Then
-        what is known of the node, its units above all, is the dead agent's: the successor registers
-        again.
+        Either it was silent for too long and is LOST; what it ran has been given up. Or what is
+        known under its name, its units above all, is not its own: then its stream is ended, and it
+        registers again. That is so where another agent has taken the name of a lost node, where
+        nothing is kept of that, and where the registration of a dead agent came after that of its
+        successor: not before the dead one's stream has ended, or it may be the successor's.
         """
         node = self.master_state.nodes.get(event.node)
-        if node is None:
-            return
-        if node.incarnation != event.incarnation:
-            # Or it is the stream of another agent, which had the name in between.
-            if not node.connected and event.incarnation in node.incarnations:
-                drop = c.DropNode(node=node.name, incarnation=event.incarnation)
+        if node is None or node.incarnation != event.incarnation:
+            if node is None or not node.connected or event.incarnation not in node.incarnations:
+                drop = c.DropNode(node=event.node, incarnation=event.incarnation)
                 self.master_state.out.append(drop)
             return
         if event.sequence <= node.sequence:

@@ -14,9 +14,8 @@ from hrm.core.master.entities import Application, Container
 from hrm.core.master.queue_line import QueueLine
 from hrm.core.master.queue_passing import sum_of
 from hrm.core.master.queue_usage import QueueUsage, amount_of
-from hrm.core.master.returns import may_return, return_waiting
+from hrm.core.master.returns import may_return, return_waiting, starts_where_it_waits
 from hrm.core.master.state import MasterState
-from hrm.core.queue.yielding import serves_waiters
 from hrm.core.tenancy.accounts import NOTHING, QueueAccount, fits_into, less
 from hrm.core.tenancy.queue_spec import QueueName
 from hrm.core.tenancy.queue_tree import Governed
@@ -86,8 +85,7 @@ class QueueRecall:
         while something may run that is not counted: it would be placed there again."""
         if not self._master_state.sees_all(now):
             return False
-        queue = self._master_state.state.find(container.unit_id)
-        if queue is not None and serves_waiters(queue):
+        if starts_where_it_waits(self._master_state, container):
             return False
         return may_return(self._master_state, container, now, just_queued=True)
 

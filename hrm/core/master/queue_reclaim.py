@@ -14,7 +14,8 @@ round trip when they have ended. One that waits in the queue of a unit is return
 claims whole or not at all.
 
 Where a queue above holds as much as it may, its children take from each other what lets it hold one
-more; the container passes when they have ended.
+more; the container passes when they have ended. Where a maximum is reached only with what waits at
+units, of that is returned what yields, and for a stream batch of its own queue.
 
 A stream's container that lacks nothing but its own queue's share takes the place of the newest
 batch of that queue, at one unit: streams go before batch within a queue, not across queues.
@@ -41,9 +42,8 @@ from hrm.core.master.entities import Container
 from hrm.core.master.queue_line import QueueLine, dominant_part
 from hrm.core.master.queue_usage import QueueUsage
 from hrm.core.master.reclaim_plan import Reclaim, ReclaimPlanner, Wanted
-from hrm.core.master.returns import may_return, return_waiting
+from hrm.core.master.returns import may_return, return_waiting, starts_where_it_waits
 from hrm.core.master.state import MasterState
-from hrm.core.queue.yielding import serves_waiters
 from hrm.core.scheduling.negotiator import Negotiator
 from hrm.core.tenancy.accounts import AccountTree, QueueAccount
 from hrm.core.tenancy.queue_spec import QueueName
@@ -139,7 +139,9 @@ class QueueReclaim:
             for container in list(self._usage.unplaced.get(account.name, {}).values()):
                 if container.waits_for or container.container_id in self._usage.on_loan:
                     continue
-                if container.request.yields or self._starts_soon(container):
+                if container.request.yields:
+                    continue
+                if starts_where_it_waits(self._master_state, container):
                     continue
                 if container.node is not None and container.request.place == container.unit_id:
                     continue
@@ -155,11 +157,6 @@ class QueueReclaim:
                 if pending and pending[0] is container and len(pending) >= many:
                     yield pending[:many]
             yield from self._kept(account)
-
-    def _starts_soon(self, container: Container) -> bool:
-        """Does it wait at a unit for what others there are about to yield?"""
-        queue = self._master_state.state.find(container.unit_id)
-        return container.node is not None and queue is not None and serves_waiters(queue)
 
     def _kept(self, account: QueueAccount) -> Iterable[Sequence[Container]]:
         """Those that their queue keeps: streams, for it holds its share, with batch; and others
@@ -220,9 +217,13 @@ class QueueReclaim:
             if app.is_driver and unit_id and not self._may_start(container, unit_id):
                 continue
             # Before the stream: its node would choose others that are in its way.
+            why = f"{_FOR_STREAM if claim.is_stream else _REASON}: {app.record.queue}"
             for victim in victims:
-                why = _FOR_STREAM if claim.is_stream else _REASON
-                self._preempt(victim, f"{why}: {app.record.queue}", now)
+                if victim.state is ContainerState.RUNNING:
+                    self._preempt(victim, why, now)
+                elif may_return(self._master_state, victim, now, just_queued=True):
+                    self._going[victim.container_id] = now
+                    return_waiting(self._master_state, victim, why, now)
             if unit_id:
                 if container.withheld:
                     self._let_claim(container, now)

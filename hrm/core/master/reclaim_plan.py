@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, TypeAlias
 
+from hrm.core.master import gangs
 from hrm.core.master.entities import Application, Container
 from hrm.core.master.queue_usage import Level, QueueUsage, amount_of
 from hrm.core.master.state import MasterState
@@ -44,7 +45,8 @@ __all__ = ["Reclaim", "ReclaimPlanner", "Wanted"]
 
 class Wanted(NamedTuple):
     """That a container of this size has a place, on nodes that are not ``avoided`` and meet
-    ``requires``, and rather on ``platform``. ``container``: None where it is only supposed."""
+    ``requires``, and rather on ``platform``. ``container``: None where it is only supposed;
+    ``is_promised``: others have been preempted or returned for it (``QueueUsage.promised``)."""
 
     account: QueueAccount
     resources: Resources
@@ -53,11 +55,12 @@ class Wanted(NamedTuple):
     requires: NodeRequirement | None = None
     container: Container | None = None
     platform: str = ""
+    is_promised: bool = False
 
     @property
     def is_kept(self) -> bool:
-        """Does its queue keep it, and is it no stream's, for which its own queue makes place?"""
-        return self.container is not None and self.container.withheld and not self.is_stream
+        """Does its queue keep it from its scheduler?"""
+        return self.container is not None and self.container.withheld
 
 
 _Kind: TypeAlias = tuple[object, ...]
@@ -67,13 +70,14 @@ _NOWHERE: frozenset[NodeName] = frozenset()
 def _kind(claim: Wanted) -> _Kind:
     """Claims of one kind find the same victims."""
     return (
-        claim.account.name, claim.resources, claim.is_stream, claim.is_kept,
+        claim.account.name, claim.resources, claim.is_stream, claim.is_kept, claim.is_promised,
         frozenset(claim.avoided), claim.requires, claim.platform,
     )  # fmt: skip
 
 
 class Reclaim(NamedTuple):
-    """For this claim these are preempted, at this unit; without one, wherever they are."""
+    """For this claim these are preempted, at this unit; without one, wherever they are. Those that
+    wait at a unit are returned instead."""
 
     claim: Wanted
     unit_id: ResourceUnitId
@@ -84,16 +88,23 @@ class Reclaim(NamedTuple):
 class _Round:
     """What has been chosen so far: ``placed`` is what queues hold at nodes after it. ``taken``:
     what ends; ``rest``: of units, what that leaves and is not claimed; ``left``: how many more may
-    end in this round, but for what the claim under way takes, which is all or nothing."""
+    end in this round, but for what the claim under way takes, which is all or nothing. ``passing``:
+    what queues have kept, and let pass now or are to let pass later; ``ending``: what they hold
+    until it has ended."""
 
     accounts: AccountTree
     left: int
     placed: dict[QueueName, Governed] = field(default_factory=dict)
     taken: set[ContainerId] = field(default_factory=set)
     rest: dict[ResourceUnitId, Vector] = field(default_factory=dict)
+    passing: dict[QueueName, Governed] = field(default_factory=dict)
+    ending: dict[QueueName, Governed] = field(default_factory=dict)
 
     def copy(self) -> _Round:
-        return replace(self, placed=dict(self.placed), taken=set(self.taken), rest=dict(self.rest))
+        return replace(
+            self, placed=dict(self.placed), taken=set(self.taken), rest=dict(self.rest),
+            passing=dict(self.passing), ending=dict(self.ending),
+        )  # fmt: skip
 
     def of(self, account: QueueAccount) -> Governed:
         return self.placed.get(account.name, account.placed)
@@ -101,6 +112,38 @@ class _Round:
     def change(self, account: QueueAccount, amount: Governed) -> None:
         for each in account.path:
             self.placed[each.name] = more(self.of(each), amount)
+
+    def ends(self, account: QueueAccount, amount: Governed, *, is_placed: bool = True) -> None:
+        """So much that a queue holds, at nodes or while it waits, is about to end."""
+        for each in account.path:
+            self.ending[each.name] = more(self.ending.get(each.name, NOTHING), amount)
+        if is_placed:
+            self.change(account, less(NOTHING, amount))
+
+    def grant(self, claim: Wanted) -> None:
+        """Its queue holds what it claims from now on, or once others have ended."""
+        amount = amount_of(claim.resources)
+        self.change(claim.account, amount)
+        for each in claim.account.path if claim.is_kept else ():
+            self.passing[each.name] = more(self.passing.get(each.name, NOTHING), amount)
+
+    def keeps(
+        self, claim: Wanted, *, but_ending: bool = False
+    ) -> tuple[QueueAccount, list[int]] | None:
+        """The lowest queue of whose maximum this would be too much if it passed, by all that it
+        holds and that is ``promised`` to others, and in which resources. ``but_ending``: once what
+        is about to end has ended."""
+        amount = amount_of(claim.resources)
+        for each in claim.account.path:
+            held = more(each.held, self.passing.get(each.name, NOTHING))
+            if not claim.is_promised:
+                held = more(held, each.promised)
+            if but_ending:
+                held = less(held, self.ending.get(each.name, NOTHING))
+            if not fits_into(amount, held, each.limits.maximum):
+                most = each.limits.maximum
+                return each, [x for x in range(3) if amount[x] and held[x] + amount[x] > most[x]]
+        return None
 
     def top(self, account: QueueAccount, amount: Governed) -> QueueAccount | None:
         """Below which queue may this claim? None: its own is over its guarantee with it."""
@@ -156,6 +199,7 @@ class ReclaimPlanner:
         self._accounts: AccountTree = usage.accounts
         self._going = going
         self._everything = False
+        self._returnable: list[tuple[Container, QueueAccount]] | None = None
 
     def claim(self, container: Container, now: float) -> Wanted:
         """What a container that waits claims."""
@@ -169,6 +213,7 @@ class ReclaimPlanner:
             app.requires,
             container,
             container.request.platform,
+            container.container_id in self.usage.promised,
         )
 
     def is_within(self, claim: Wanted) -> bool:
@@ -191,19 +236,30 @@ class ReclaimPlanner:
             kind = _kind(some[0])
             if len(some) == 1 and kind in in_vain:
                 continue
-            tried, group = so_far.copy(), list[Reclaim]()
-            for claim in some:
-                each = self._for_one(claim, running, tried)
-                if each is None:
-                    if len(some) == 1:
-                        in_vain.add(kind)  # a like one finds as little until something is taken
-                    break
-                group.append(each)
-            else:
+            tried = so_far.copy()
+            group = self._for_all(some, running, tried)
+            if group:
                 so_far = tried
                 found.append(_as_one(group))
                 in_vain.clear()
+            elif len(some) == 1:
+                in_vain.add(kind)  # a like one finds as little until something is taken
         return found
+
+    def _for_all(
+        self,
+        some: Sequence[Wanted],
+        running: Sequence[tuple[Container, QueueAccount]],
+        so_far: _Round,
+    ) -> list[Reclaim]:
+        """For each of these, or none; none, too, where what ends already lets all of them pass."""
+        group = list[Reclaim]()
+        for claim in some:
+            each = self._for_one(claim, running, so_far)
+            if each is None:
+                return []
+            group.append(each)
+        return group if any(each.unit_id or each.victims for each in group) else []
 
     def plan_alike(self, claim: Wanted, many: int) -> list[Reclaim]:
         """Victims for so many of these, each by itself, as if rounds followed until there is
@@ -220,6 +276,7 @@ class ReclaimPlanner:
 
     def _begin(self, *, everything: bool) -> _Round:
         self._everything = everything
+        self._returnable = None
         part = 1.0 if everything else self._master_state.bounds.queue_preemption_part
         so_far = _Round(self._accounts, max(1, int(part * self.usage.placed)))
         self._count_reserved(so_far)
@@ -238,11 +295,13 @@ class ReclaimPlanner:
                 if self._is_going(container):
                     entry = usage.entries.get(container.container_id)
                     so_far.taken.add(container.container_id)
-                    if entry is None or entry.level is not Level.PLACED:
+                    if entry is None:
                         continue
-                    so_far.change(
-                        self._accounts.of[entry.account.name], less(NOTHING, entry.amount)
-                    )
+                    is_placed = entry.level is Level.PLACED
+                    of = self._accounts.of[entry.account.name]
+                    so_far.ends(of, entry.amount, is_placed=is_placed)
+                    if not is_placed:
+                        continue
                     queue = self._master_state.state.find(container.unit_id)
                     if queue is not None and container.container_id in queue.running:
                         demand = demand_vector(container.request.resources)
@@ -250,8 +309,10 @@ class ReclaimPlanner:
                         so_far.rest[container.unit_id] = plus(free, demand)
 
     def _is_going(self, container: Container) -> bool:
-        going = container.state is ContainerState.STOPPING or container.stop_cause is not None
-        return going or container.container_id in self._going
+        if container.state is ContainerState.STOPPING or container.stop_cause is not None:
+            return True
+        # Ordered to be returned, it goes unless it has started.
+        return container.container_id in self._going and container.state is ContainerState.WAITING
 
     def _running(self) -> list[tuple[Container, QueueAccount]]:
         """What may be preempted, as far as its queue may lose some: what yields before batch, and
@@ -304,8 +365,9 @@ class ReclaimPlanner:
         full = so_far.full(account, amount)
         if full is not None:
             return self._below(full, claim, running, so_far)
-        if claim.is_kept and not self._everything:
-            return None  # what ends already lets it pass
+        is_kept = claim.is_kept and (not claim.is_stream or so_far.keeps(claim) is not None)
+        if is_kept and not self._everything:
+            return self._returned(claim, so_far)
         top = so_far.top(account, amount)
         own_batch = claim.is_stream and self._may_push_aside(account, amount)
         if top is None and not own_batch:
@@ -343,7 +405,7 @@ class ReclaimPlanner:
                 continue
             found.victims.append(container)
             found.so_far.taken.add(container.container_id)
-            found.so_far.change(of, less(NOTHING, lost))
+            found.so_far.ends(of, lost)
             found.free = plus(found.free, demand_vector(container.request.resources))
             if fits(demand, found.free):
                 return _take(so_far, found, claim, unit_id)
@@ -382,13 +444,60 @@ class ReclaimPlanner:
             if may_end:
                 victims.append(container)
                 tried.taken.add(container.container_id)
-                tried.change(of, less(NOTHING, lost))
+                tried.ends(of, lost)
         if not victims or tried.full(account, amount) is not None:
             return None
-        so_far.placed, so_far.taken = tried.placed, tried.taken
-        so_far.change(account, amount)
+        so_far.placed, so_far.taken, so_far.ending = tried.placed, tried.taken, tried.ending
+        so_far.grant(claim)
         so_far.left -= len(victims)
         return Reclaim(claim, NO_UNIT, tuple(victims))
+
+    def _returned(self, claim: Wanted, so_far: _Round) -> Reclaim | None:
+        """What waits at units and fills a queue up to its maximum, so that this is kept: batch of
+        its own queue for a stream, and what yields of others for what it is guaranteed. Nothing
+        where what ends already lets it pass."""
+        account, amount = claim.account, amount_of(claim.resources)
+        own_batch = claim.is_stream and self._may_push_aside(account, amount)
+        top = so_far.top(account, amount)
+        if not account.fits_share(amount, self._accounts.share(account)):
+            top = None  # its queue would keep it all the same
+        tried, some = so_far.copy(), list[Container]()
+        for container, of in self._waiting():
+            keeps = tried.keeps(claim, but_ending=True)
+            if keeps is None:
+                break
+            full, lacks = keeps
+            lost = amount_of(container.request.resources)
+            if container.container_id in tried.taken or full not in of.path:
+                continue
+            if of is account:
+                may_return = own_batch and not _is_stream(self._master_state, container)
+            else:
+                may_return = container.request.yields and top is not None and top in full.path
+            if may_return and any(lost[x] for x in lacks):
+                some.append(container)
+                tried.taken.add(container.container_id)
+                tried.ends(of, lost, is_placed=False)
+        if tried.keeps(claim, but_ending=True) is not None:
+            return None
+        so_far.taken, so_far.ending = tried.taken, tried.ending
+        so_far.grant(claim)
+        return Reclaim(claim, NO_UNIT, tuple(some))
+
+    def _waiting(self) -> list[tuple[Container, QueueAccount]]:
+        """What may be returned from units: what yields first, and the latest first."""
+        if self._returnable is not None:
+            return self._returnable
+        found: list[tuple[Container, QueueAccount]] = []
+        for name, of_leaf in self.usage.unplaced.items():
+            for container in of_leaf.values():
+                app = self._master_state.applications[container.application_id]
+                waits = container.state is ContainerState.WAITING and not container.request.place
+                if waits and not app.is_driver and not gangs.missing(app):
+                    found.append((container, self._accounts.of[name]))
+        found.sort(key=lambda x: (not x[0].request.yields, -x[0].assigned_at_s, x[0].container_id))
+        self._returnable = found
+        return found
 
     def _may_push_aside(self, account: QueueAccount, amount: Governed) -> bool:
         """May a stream take the place of batch of its own queue? Within the share it may."""
@@ -406,9 +515,9 @@ class ReclaimPlanner:
 
 def _take(so_far: _Round, found: _Try, claim: Wanted, unit_id: ResourceUnitId) -> Reclaim:
     """What was tried at this unit happens."""
-    so_far.placed = found.so_far.placed
+    so_far.placed, so_far.ending = found.so_far.placed, found.so_far.ending
     so_far.taken.update(x.container_id for x in found.victims)
-    so_far.change(claim.account, amount_of(claim.resources))
+    so_far.grant(claim)
     so_far.rest[unit_id] = minus(found.free, demand_vector(claim.resources))
     so_far.left -= len(found.victims)
     return Reclaim(claim, unit_id, tuple(found.victims))

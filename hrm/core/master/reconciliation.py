@@ -246,6 +246,8 @@ class NodeReconciler:
             container.unit_id = status.unit_id if row is None else self.master_state.state.ids[row]
             container.assigned_at_s = status.assigned_at_s
             node.containers[container.container_id] = container
+            if app.gang_min > 1:
+                gangs.granted(self.master_state, app)  # by an earlier master
         container.stdout_url, container.stderr_url = status.stdout_url, status.stderr_url
         container.usage = status.usage
         running = status.state is not ContainerState.WAITING

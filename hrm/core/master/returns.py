@@ -6,7 +6,8 @@ preempted, and its application requests it again.
 ``may_return`` says where that is of use: a driver stays, since its end would count as one of its
 attempts, and so does the container of a gang that is not complete, for which another module decides
 (``hrm.core.master.gang_starts``). What cannot start where it waits is returned all the same
-(``hrm.core.master.drains``).
+(``hrm.core.master.drains``). ``starts_where_it_waits`` says where it is of none, whatever is
+thought of its application's share: the place would be found again at once.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ from __future__ import annotations
 from hrm.core.master import gangs
 from hrm.core.master.entities import Container
 from hrm.core.master.state import MasterState
-from hrm.core.vocabulary.feasibility import fits, minus
+from hrm.core.queue.yielding import served
 from hrm.core.vocabulary.model import ContainerState, EndCause, is_driver
 
-__all__ = ["is_first_in_line", "may_return", "return_waiting"]
+__all__ = ["may_return", "return_waiting", "starts_where_it_waits"]
 
 
 def may_return(
@@ -35,19 +36,13 @@ def may_return(
     )
 
 
-def is_first_in_line(master_state: MasterState, container: Container) -> bool:
-    """Is nothing in its way where it waits, by all that is known here? Its node knows better: that
-    ends what this master has given up, or has not reported the start yet. Returned, it would be
-    placed there again."""
+def starts_where_it_waits(master_state: MasterState, container: Container) -> bool:
+    """Is nothing in its way where it waits but what yields, by all that is known here? Returned, it
+    would be placed there again: what is free and what is yielded is what places are chosen by."""
     queue = master_state.state.find(container.unit_id)
-    if queue is None:
-        return False
-    left = queue.free
-    for entry in (*queue.stream_waiting.values(), *queue.batch_waiting.values()):
-        if entry.container_id == container.container_id:
-            return fits(entry.demand, left)
-        left = minus(left, entry.demand)
-    return False
+    return queue is not None and any(
+        entry.container_id == container.container_id for entry in served(queue)
+    )
 
 
 def return_waiting(

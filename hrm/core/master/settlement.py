@@ -97,6 +97,7 @@ class Settlement:
             message=why,
         )
         self._master_state.notify(container.application_id, notice)
+        self._master_state.applications[container.application_id].gang_refused_at_s = now
         end = ContainerEnd(cause=EndCause.KILLED, message=why)
         self._master_state.end_container(container, ContainerHappening.GIVEN_UP, end, now)
 

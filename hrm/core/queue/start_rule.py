@@ -55,6 +55,15 @@ class UnitImage(NamedTuple):
         ahead = self.stream_waiting if workload_class is WorkloadClass.STREAM else self.waiting
         return not ahead and fits(demand, self.free)
 
+    def with_one(self, entry: Entry, *, runs: bool) -> UnitImage:
+        """The image after one more has come."""
+        if runs:
+            free = minus(self.free, entry.demand)
+            return self._replace(free=free, running=(*self.running, entry))
+        if entry.workload_class is WorkloadClass.STREAM:
+            return self._replace(stream_waiting=(*self.stream_waiting, entry))
+        return self._replace(batch_waiting=(*self.batch_waiting, entry))
+
 
 def startable(
     stream_waiting: Iterable[Entry],

@@ -20,7 +20,7 @@ neither has its node decide.
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Iterator
 
 from hrm.core.messages.claims import Entry
 from hrm.core.queue.resource_unit import UnitQueue, seen_from
@@ -28,7 +28,8 @@ from hrm.core.vocabulary.feasibility import Vector, leaves, minus, plus
 from hrm.core.vocabulary.model import ContainerId
 
 __all__ = [
-    "serves_waiters",
+    "instead_of",
+    "served",
     "spare",
     "starts_once_yielded",
     "supposed_starts",
@@ -52,24 +53,59 @@ def to_come(queue: UnitQueue) -> Vector:
     return _NOTHING if found is None or min(plus(queue.free, found)) < 0 else found
 
 
-def serves_waiters(queue: UnitQueue) -> bool:
-    """Will all start that waits there, as soon as what yields has ended?"""
-    left = _left(queue)
-    return left is not None and min(plus(queue.free, left)) >= 0
+def served(queue: UnitQueue) -> Iterator[Entry]:
+    """What waits there, in order, as long as what is free or yielded suffices for it and for all
+    before it. Where none yields it could start now: its node has not reported that yet, or still
+    runs what is not counted here."""
+    left = plus(queue.free, _yielded(queue))
+    for owner, entry in _waiters(queue):
+        left = minus(left, seen_from(queue, owner, entry))
+        if min(left) < 0:
+            return
+        if owner is queue:
+            yield entry
+
+
+def instead_of(queue: UnitQueue, container_id: ContainerId) -> Vector:
+    """What one that comes instead of this one, which waits there, finds free or yielded beside what
+    is served of the others."""
+    left = plus(queue.free, _yielded(queue))
+    for owner, entry in _waiters(queue):
+        if entry.container_id != container_id:
+            rest = minus(left, seen_from(queue, owner, entry))
+            if min(rest) < 0:
+                break
+            left = rest
+    return left
 
 
 def _left(queue: UnitQueue) -> Vector | None:
     """What those that yield hold there, less what waits there; None: none yields."""
     if not yields_there(queue):
         return None
+    found = _yielded(queue)
+    for owner, entry in _waiters(queue):
+        found = minus(found, seen_from(queue, owner, entry))
+    return found
+
+
+def _yielded(queue: UnitQueue) -> Vector:
+    """What those that yield hold there."""
     found = _NOTHING
     for owner in queue.pool:
         for entry in owner.running.values() if owner.yielding else ():
             if entry.yields_now:
                 found = plus(found, seen_from(queue, owner, entry))
-        for entry in (*owner.stream_waiting.values(), *owner.batch_waiting.values()):
-            found = minus(found, seen_from(queue, owner, entry))
     return found
+
+
+def _waiters(queue: UnitQueue) -> Iterator[tuple[UnitQueue, Entry]]:
+    """What waits there and at siblings but for what yields, in the order in which it starts."""
+    for owner in queue.pool:
+        for entry in owner.stream_waiting.values():
+            yield owner, entry
+    for container_id, owner in queue.line.items():
+        yield owner, owner.batch_waiting[container_id]
 
 
 def starts_once_yielded(queue: UnitQueue, entry: Entry) -> bool:

@@ -50,6 +50,7 @@ __all__ = ["ClusterView"]
 
 _SPAN = 512
 _FEW = 4
+_JOURNAL_MIN = 4_096
 _SPARE_MAX = 64
 """Units with waiters that are examined for one demand of what yields, in one round."""
 
@@ -77,6 +78,9 @@ class ClusterView(TableColumns):
         self._added: dict[int, list[tuple[Entry, bool]]] = {}
         self._together: list[tuple[list[int], Sequence[Entry], float]] = []
         self._reduced: set[int] = set()
+        self._journal: list[int] = []
+        self._journal_start = 0
+        self._journals = False
         self._coming: Ints | None = None
         self._spare: dict[int, Vector] = {}
         self._supposed: _Supposed | None = None
@@ -99,6 +103,7 @@ class ClusterView(TableColumns):
         self._kinds = bool(self.gpu_only.any() or (self.gpus > 1).any())
         self._shape = state.shape
         self._position = state.log_start + len(state.log)
+        self._forget_changes()
         self.yielding_rows = state.yielding_rows
 
     @property
@@ -127,10 +132,27 @@ class ClusterView(TableColumns):
             else:
                 rows = list(self._reduced)
                 self._table[rows] = table[rows]
+            if self._journals:
+                self._journal += self._reduced
+                if len(self._journal) > self._journal_max:
+                    self._forget_changes()
             self._reduced.clear()
         self._position = state.log_start + len(state.log)
         self._avoided = self._suited = None
         self.open = self._allowed = self._open
+
+    def _forget_changes(self) -> None:
+        self._journal_start += len(self._journal) + 1
+        self._journal_max = max(_JOURNAL_MIN, 2 * len(self._table))
+        self._journal.clear()
+
+    def changed_since(self, mark: int) -> tuple[int, list[int] | None]:
+        """Rows of ``table`` that may have changed since this method returned ``mark``, with those
+        of which the change was undone; None: any may have, as at first (``mark`` -1). And the mark
+        for the next time. Marks are of one view."""
+        self._journals = True  # of views that nobody asks nothing is kept
+        since, end = mark - self._journal_start, self._journal_start + len(self._journal)
+        return end, [*self._journal[since:], *self._reduced] if since >= 0 else None
 
     def follow(self, other: ClusterView) -> None:
         """Be as ``other``, a view of the same state, is now, with its tentative reservations, what
@@ -349,7 +371,7 @@ class ClusterView(TableColumns):
         if image is None:
             image = self._state.queue(row).image()
         for entry, runs in self._added.pop(row, ()):
-            image = _with(image, entry, runs=runs)
+            image = image.with_one(entry, runs=runs)
             self._images[row] = image
         return image
 
@@ -476,11 +498,13 @@ class ClusterView(TableColumns):
         """What starts at ``row`` is gone from every unit that shares its cores."""
         self._added.setdefault(row, []).append((entry, True))
         self._table[row, FREE] -= np.asarray(entry.demand, np.int64)
-        for sibling in self.siblings(row) if self._state.pools else ():
+        siblings = self.siblings(row) if self._state.pools else []
+        if siblings:
             part = entry.pooled()
-            self._added.setdefault(sibling, []).append((part, True))
-            self._table[sibling, FREE] -= np.asarray(part.demand, np.int64)
-            self._reduced.add(sibling)
+            self._table[siblings, FREE] -= np.asarray(part.demand, np.int64)
+            self._reduced.update(siblings)
+            for sibling in siblings:
+                self._added.setdefault(sibling, []).append((part, True))
 
     def waiting_before(self, workload_class: WorkloadClass) -> Ints:
         """How many waiters a new container of this class would find before it; shape (rows,)."""
@@ -574,15 +598,3 @@ def _spans(first: int, rows: int) -> Iterator[tuple[int, int]]:
         while start < end:
             yield start, min(start + size, end)
             start, size = start + size, 4 * size
-
-
-def _with(image: UnitImage, entry: Entry, *, runs: bool) -> UnitImage:
-    """The image after one more has come."""
-    capacity, free, running, streams, batch, grace_s = image
-    if runs:
-        free, running = minus(free, entry.demand), (*running, entry)
-    elif entry.workload_class is WorkloadClass.STREAM:
-        streams = (*streams, entry)
-    else:
-        batch = (*batch, entry)
-    return UnitImage(capacity, free, running, streams, batch, grace_s)

@@ -5,7 +5,8 @@
 
 A lease is good from the moment at which it was requested, not from that of the reply: so it is over
 here before the master gives the next attempt one (``hrm.core.submission.submissions`` explains
-why). A refusal ends it at once; any other failure only once its time has run out.
+why). A first reply that comes later than that begins nothing: the lease is requested again. A
+refusal ends it at once; any other failure only once its time has run out.
 
 The runner (``hrm.agent.drivers.driver_runner``) and the simulator carry out what ``step`` returns.
 Times are of a clock that goes on while the machine sleeps.
@@ -104,11 +105,14 @@ class DriverLease:
 
     def granted(self, number: int, *, lease_s: float, renew_s: float, now: float) -> None:
         """The master grants it for ``lease_s``, 0 without a limit, and expects the next request
-        after ``renew_s``."""
+        after ``renew_s``. A first one that arrives when its time is over does not begin."""
         asked_at_s = self._take(number)
         if asked_at_s is None:
             return
         self._ends_at_s = asked_at_s + (lease_s or float("inf"))
+        if self.state is LeaseState.ASKING and now >= self._ends_at_s:
+            self._next_s = now  # the runner slept, and the next attempt may run by now
+            return
         self._next_s = now + renew_s
         self.state = LeaseState.HELD
 

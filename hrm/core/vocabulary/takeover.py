@@ -1,8 +1,12 @@
 """A new stream takes the place of the one before it, unless the master refuses it.
 
-A node or an application has one stream. A new one is entered before the master's core has replied:
-what the core sends from its reply on is for that one. If the core refuses it the previous stream,
-if there is one, has its place again; else the previous one is to be closed.
+An agent has one stream. A new one is entered before the master's core has replied: what the core
+sends from its reply on is for that one. If it is refused the previous stream, if there is one, has
+its place again; else the previous one is to be closed.
+
+That holds where the core knows both by one key, as it knows both streams of an agent, and where the
+owner's silence is noticed whatever streams there are. The session of an application has a number of
+its own: once the core has attached it, the one before is over, whatever becomes of the reply.
 """
 
 from __future__ import annotations

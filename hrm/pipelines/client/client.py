@@ -335,10 +335,7 @@ class Client:
     def cancel_all(self, tasks: Iterable[Task], reason: str) -> None:
         """End these, all at once, at the master or before they get there."""
         given_up = [one for one in tasks if not one.done()]
-        for one in given_up:
-            one._given_up.set()
-        gate = asyncio.Semaphore(CANCELLED_AT_ONCE)
-        is_there = True
+        gate, is_there = asyncio.Semaphore(CANCELLED_AT_ONCE), True
 
         async def cancel(task_id: str) -> None:
             nonlocal is_there
@@ -347,7 +344,10 @@ class Client:
 
         async def ask() -> None:
             ids = {one.task_id for one in given_up}
-            await asyncio.gather(*(cancel(task_id) for task_id in sorted(ids - self._unsent)))
+            sent = sorted(ids - self._unsent)  # on the loop: nothing is sent before all know
+            for one in given_up:
+                one._given_up.set()
+            await asyncio.gather(*(cancel(task_id) for task_id in sent))
             running = [task for task, own in self._running.items() if own in ids]
             if running:
                 await asyncio.wait(running, timeout=GIVE_UP_S)

@@ -268,6 +268,7 @@ class PipelineCluster:
                 timing.gpu_memory_mib,
                 timing.co_runners,
             )
+        self.estimates.observe_cells(timing.row, timing.cells)
         self._commands.append(m.ReportTiming(node=event.name, report=event.report))
 
     def _current(self, name: NodeName, what: ReportSubtask | EndTask) -> TaskRecord | None:

@@ -346,7 +346,7 @@ class PipelineNode:
         if found is not None:
             run = found[1].run
             assert run is not None
-            run.profile = False
+            run.profile, run.cells = False, event.cells
             self.estimates.observe_cells(found[1].row, event.cells)
 
     def _ended(self, event: m.SubtaskEnded) -> None:
@@ -393,6 +393,7 @@ class PipelineNode:
             message=message,
             placed_by=run.placed_by,
             fallback=run.fallback,
+            cells=run.cells,
         )
 
     def _next_state(

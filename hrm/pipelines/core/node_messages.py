@@ -142,6 +142,8 @@ class SubtaskTiming:
     message: str = ""
     placed_by: str = ""
     fallback: str = ""
+    cells: Mapping[str, float] = field(default_factory=dict)
+    """Of a run that was a profile: what it measured, shares 0..1 by metric."""
 
 
 # --- events -----------------------------------------------------------------------------------

@@ -493,8 +493,11 @@ class PipelinesCore:
         self._release(workload, idle, "its node is drained", now)
 
     def _end_recovery(self, workload: Workload, now: float) -> None:
-        """Once all nodes are back, and all workers that run there, no task comes with another."""
+        """Once all nodes are back, and all workers that run there, no task comes with another. A
+        node may be back while what is known of its workers waits for the disk."""
         if not workload.cluster.away or not workload.started or self._facts.recovering:
+            return
+        if any(x not in workload.workers for x in self._facts.running(workload.application_id)):
             return
         awaited = (x for x in workload.workers.values() if x.adopted and not x.released)
         if all(x.runs for x in awaited):

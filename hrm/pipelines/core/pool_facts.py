@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from typing import Protocol
 
 from hrm.core.master.core import MasterCore
-from hrm.core.vocabulary.model import NodeName, NodeState
+from hrm.core.vocabulary.model import (
+    ApplicationId,
+    ContainerId,
+    ContainerState,
+    NodeName,
+    NodeState,
+)
 from hrm.pipelines.core.workload import WorkloadKey
 
 __all__ = ["Alone", "MasterFacts", "PoolFacts"]
@@ -31,6 +38,11 @@ class PoolFacts(Protocol):
         ...
 
     def is_draining(self, node: NodeName) -> bool: ...
+
+    def running(self, application_id: ApplicationId) -> Collection[ContainerId]:
+        """The containers of an application that run by what nodes have reported; the notices of
+        some may still wait for the master's disk."""
+        ...
 
 
 class MasterFacts:
@@ -70,6 +82,13 @@ class MasterFacts:
         known = self._state.nodes.get(node)
         return known is not None and known.state is NodeState.DRAINING
 
+    def running(self, application_id: ApplicationId) -> Collection[ContainerId]:
+        app = self._state.applications.get(application_id)
+        if app is None:
+            return ()
+        found = app.in_state(ContainerState.RUNNING, ContainerState.STOPPING)
+        return [x.container_id for x in found]
+
 
 class Alone:
     """Of workloads that have the cluster to themselves: for tests."""
@@ -84,3 +103,7 @@ class Alone:
     def is_draining(self, node: NodeName) -> bool:
         del node
         return False
+
+    def running(self, application_id: ApplicationId) -> Collection[ContainerId]:
+        del application_id
+        return ()

@@ -8,6 +8,7 @@ FAILED, and its task with it. The remaining subtasks of a task that ends early a
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from hrm.core.vocabulary.event_table import EventTable, Ignored, Impossible, Lifecycle, to
@@ -194,6 +195,8 @@ class Run:
     stop: RunOutcome | None = None
     excused: bool = False
     co_runner_s: dict[Row, float] = field(default_factory=dict)
+    cells: Mapping[str, float] = field(default_factory=dict)
+    """What its profile measured."""
 
     def remaining_s(self, now: float) -> float:
         """An estimate; a run that takes longer than expected is assumed to be nearly done."""

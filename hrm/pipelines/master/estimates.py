@@ -1,8 +1,10 @@
-"""What the master has learned of each user's steps, kept over its restarts.
+"""What the master has learned of each user's steps: one table for all of the user's workers.
 
-Run times and memory are learned from all workers of a user, by kind of step, size of input and
-model of GPU. Clusters place tasks by them, and a new worker begins with them. Users share none: the
-names of steps are theirs. A file that is damaged is left out with a warning.
+Run times, memory, profiles and co-runs are learned from all workers of a user, by kind of step,
+size of input and model of GPU. Clusters place tasks by them; a new worker begins with them, and the
+others are sent what has changed at most every ``SHARE_PERIOD_S``, so that no worker profiles what
+another has measured. Users share none: the names of steps are theirs. The table is kept over
+restarts; a file that is damaged is left out with a warning.
 """
 
 from __future__ import annotations
@@ -10,20 +12,25 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import structlog
 
+from hrm.core.vocabulary.model import NodeName
 from hrm.durable import write_durably
 from hrm.errors import InvalidRequest
 from hrm.pipelines.policies.corun.store import dump_estimates, load_estimates
 from hrm.pipelines.policies.corun.subtask_estimates import Stdm
+from hrm.v1 import pipeline_pb2 as pb
+from hrm.wire import pipeline_stream
 
 __all__ = ["EstimatesOfUsers"]
 
 USERS_MAX = 256
 """Beyond these, what is known of whoever was used longest ago is in its file alone."""
 SENT_BYTES_MAX = 1 << 20
+SHARE_PERIOD_S = 10.0
 _SAVE_PERIOD_S = 60.0
 _MEMORY_MIB = 65_536.0
 """The scale of a node's memory in estimates."""
@@ -38,7 +45,11 @@ class EstimatesOfUsers:
         self._known: dict[str, Stdm] = {}
         self._saved: dict[str, int] = {}
         """``Stdm.changes`` at the latest save."""
-        self._saved_s = time.monotonic()
+        self._dumps: dict[str, tuple[int, bytes]] = {}
+        """Of each user, ``Stdm.changes`` and the content at the latest dump."""
+        self._sent: dict[NodeName, bytes] = {}
+        """To each worker, what it was sent last."""
+        self._shared_s = self._saved_s = time.monotonic()
         self._writing: asyncio.Task[None] | None = None
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
 
@@ -46,7 +57,7 @@ class EstimatesOfUsers:
         """The estimates of this user; they change with what is observed."""
         known = self._known.pop(user, None)
         if known is None:
-            known = Stdm(memory_mib=_MEMORY_MIB)
+            known = Stdm(memory_mib=_MEMORY_MIB, fits_pairs=False)
             path = self._path(user)
             if path.exists():
                 try:
@@ -58,13 +69,34 @@ class EstimatesOfUsers:
         return known
 
     def to_send(self, user: str) -> bytes:
-        """For a new worker; empty: nothing is known, or it is too much."""
+        """For a worker; empty: nothing is known, or it is too much."""
         known = self.of(user)
-        content = dump_estimates(known) if known.entries else b""
-        return content if len(content) <= SENT_BYTES_MAX else b""
+        changes, content = self._dumps.get(user, (-1, b""))
+        if changes != known.changes:
+            content = dump_estimates(known) if known.entries else b""
+            content = content if len(content) <= SENT_BYTES_MAX else b""
+            self._dumps[user] = known.changes, content
+        return content
 
-    def save_if_due(self) -> None:
-        """Begin to write what is new, at most once a minute."""
+    def ticked(
+        self,
+        workers: Iterable[NodeName],
+        content_for: Callable[[NodeName], bytes],
+        send: Callable[[NodeName, pb.MasterPipelineMessage], None],
+    ) -> None:
+        """Time has passed: begin to write what is new, at most once a minute, and send ``workers``
+        what each does not have, ``content_for`` it, at most every ``SHARE_PERIOD_S``."""
+        self._save_if_due()
+        if time.monotonic() - self._shared_s < SHARE_PERIOD_S:
+            return
+        self._shared_s = time.monotonic()
+        before, self._sent = self._sent, {}
+        for worker in workers:
+            content = self._sent[worker] = content_for(worker)
+            if content and content is not before.get(worker):
+                send(worker, pipeline_stream.learned(content))
+
+    def _save_if_due(self) -> None:
         writing = self._writing is not None and not self._writing.done()
         if not writing and time.monotonic() - self._saved_s >= _SAVE_PERIOD_S:
             self._saved_s = time.monotonic()
@@ -85,6 +117,7 @@ class EstimatesOfUsers:
             user = next(iter(self._known))
             del self._known[user]
             self._saved.pop(user, None)
+            self._dumps.pop(user, None)
 
     def _path(self, user: str) -> Path:
         return self._directory / f"{hashlib.sha256(user.encode()).hexdigest()[:32]}.npz"

@@ -219,7 +219,7 @@ class PipelineTasks:
                 self._finished(command)
 
     def estimates_for(self, worker: NodeName) -> bytes:
-        """What a new worker begins with."""
+        """What is known of the steps of its user."""
         workload = self.workloads.of_worker.get(ContainerId(worker))
         return b"" if workload is None else self._estimates.to_send(workload.key.user)
 
@@ -246,8 +246,8 @@ class PipelineTasks:
         self.host.carry_out(partial(self.workloads.ticked, now))
         self._close_lost_streams()
         self._cancel_left()
-        self._estimates.save_if_due()
         self._placements.save_if_due()
+        self._estimates.ticked(self.streams, self.estimates_for, self._send)
         if now - self._cleaned_s >= _CLEAN_INTERVAL_S:
             self._cleaned_s = now
             try:

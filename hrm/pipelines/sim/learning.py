@@ -43,6 +43,7 @@ from hrm.pipelines.sim.scenario import (
     arrivals,
     workers,
 )
+from hrm.pipelines.sim.simulated_machine import LINK_MB_PER_S
 
 __all__ = ["LearningEnvironment", "capacity_per_min", "draw", "environment"]
 
@@ -184,7 +185,8 @@ def _cluster(rng: np.random.Generator) -> tuple[WorkerNode, ...]:
 
 def capacity_per_min(scenario: Scenario) -> float:
     """Tasks a minute of the scenario's mix if its work divides freely over all cores and GPUs,
-    without co-running: near the fluid bound, and known without a linear program."""
+    without co-running, and their inputs over all links: near the fluid bound, and known without a
+    linear program. Of short tasks on many cores, links are the limit."""
     work = arrivals(scenario)
     types = [worker.type for worker in scenario.workers]
     models = {one.gpu_model for one in types if one.gpus}
@@ -193,7 +195,8 @@ def capacity_per_min(scenario: Scenario) -> float:
         for key in work.cpu_s
     ]
     cores, gpus = sum(one.cores for one in types), sum(one.gpus for one in types)
-    return 60.0 * len(work.tasks) / shared_out_s(least_s, cores, gpus)
+    transfers_s = sum(task.size_mb for task in work.tasks) / LINK_MB_PER_S / len(types)
+    return 60.0 * len(work.tasks) / max(shared_out_s(least_s, cores, gpus), transfers_s)
 
 
 def _changes(

@@ -2,8 +2,8 @@
 
 Learned cluster policies run under their guard, whose clock stands still here: a decision over its
 budget would make a run depend on the machine. A node policy may carry a co-run score
-(``iawp:cosine``, ``iawp:overload``, ``iawp:learned``) and ``:guarded``; ``iawp:oracle`` knows the
-slow-downs of the world, so it is only a reference.
+(``iawp:cosine``, ``iawp:overload``, ``iawp:sensitivity``), ``:guarded`` and ``:gain=G``;
+``iawp:oracle`` knows the slow-downs of the world, so it is only a reference.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import numpy as np
 from hrm.pipelines.core.model import ClusterPolicy, Estimates, LearningEstimates, NodePolicy, Row
 from hrm.pipelines.policies import cluster as cluster_policies
 from hrm.pipelines.policies import corun
+from hrm.pipelines.policies.corun.gpu_sharing import GpuSharing
 from hrm.pipelines.sim.interference import InterferenceWorld
 from hrm.pipelines.sim.run import Policies
 from hrm.pipelines.sim.scenario import Scenario, WorkerNode
@@ -33,6 +34,7 @@ def policies(
     policy: ClusterPolicy | None = None,
     weights: Path | None = None,
     known: bool = True,
+    shared: bool = True,
 ) -> Policies:
     """The two policies of these names for one run.
 
@@ -40,6 +42,7 @@ def policies(
         policy: instead of the one called ``cluster``.
         weights: a directory of models in addition to those that ship.
         known: estimates begin with some history.
+        shared: nodes learn from each other, through the manager.
 
     Raises:
         InvalidConfig: there is no policy of such a name.
@@ -55,19 +58,25 @@ def policies(
             clock_s=lambda: 0.0,
         )
     truth = scenario.truth
+    sharing = GpuSharing.MPS if scenario.world.endswith("-mps") else GpuSharing.TIME_SLICING
+    name, options = corun.parse(node)
+    # Of the scores this one alone asks for them, and to fit them takes most of a run's time.
+    by_pairs = name in corun.LEARNED and options.get("score", corun.DEFAULT_SCORE) == "sensitivity"
     gpu_memory = {one.type.gpu_model: one.type.gpu_memory_mib for one in scenario.all_workers}
 
+    if options.get("score") == "oracle":
+        options["score"] = _Oracle(truth)
+
     def node_policy(worker: WorkerNode) -> NodePolicy:
-        name, options = corun.parse(node)
         rng = np.random.default_rng([scenario.seed, 0xD2, *str(worker.name).encode()])
-        if options.get("score") == "oracle":
-            options["score"] = _Oracle(truth)
         return corun.load(name, rng=rng, **options)
 
     def estimates() -> LearningEstimates:
         return corun.Stdm(
             memory_mib=max(one.type.memory_mib for one in scenario.all_workers),
             gpu_memory_mib={model: float(mib) for model, mib in gpu_memory.items()},
+            sharing=sharing,
+            fits_pairs=by_pairs,
         )
 
     return Policies(
@@ -77,6 +86,7 @@ def policies(
         node=node_policy,
         estimates=estimates,
         known=known,
+        shared=shared,
     )
 
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -35,6 +36,7 @@ from hrm.pipelines.core.model import (
     TaskSpec,
 )
 from hrm.pipelines.core.node_messages import TaskOutcome
+from hrm.pipelines.policies.corun import Stdm
 from hrm.pipelines.sim.priors import warm
 from hrm.pipelines.sim.scenario import Change, Scenario, Work, WorkerNode, arrivals
 from hrm.pipelines.sim.worker import REPORT_S, TELEMETRY_S, SimulatedWorker
@@ -45,6 +47,7 @@ __all__ = ["Policies", "Simulation"]
 DECISION_S = 0.001
 LATENCY_S = 0.0005
 LOST_AFTER_S = 15.0
+SHARE_S = 10.0
 DRAIN_LIMIT_S = 7_200.0
 """A run ends this long after the last arrival, whatever is left."""
 
@@ -60,6 +63,8 @@ class Policies:
     estimates: Callable[[], LearningEstimates]
     known: bool = True
     """Estimates begin ``warm``."""
+    shared: bool = True
+    """What any node has measured reaches all others through the manager, as in production."""
 
 
 class _Queue(Clock):
@@ -99,6 +104,8 @@ class Simulation:
         self.failed = 0
         self.over = False
         self._manager_free_s = 0.0
+        self._shared: dict[NodeName, tuple[float, int]] = {}
+        """To each node, when the manager's estimates were sent last, and their changes then."""
         self._specs = {
             SubtaskKey(task.task_id, one.name): (one, task)
             for task in self.work.tasks
@@ -152,6 +159,17 @@ class Simulation:
                             why=command.why,
                         )
                     )
+
+    def share(self, node: SimulatedWorker) -> None:
+        """Pass on what all have measured, if the node does not have it."""
+        known, own = self.cluster.estimates, node.core.estimates
+        if not (self.policies.shared and isinstance(known, Stdm) and isinstance(own, Stdm)):
+            return
+        now, (at_s, changes) = self.queue.now, self._shared.get(node.worker.name, (-math.inf, -1))
+        if now - at_s < SHARE_S or changes == known.changes:
+            return
+        self._shared[node.worker.name] = now, known.changes
+        own.merge(known.entries, known.devices, known.declared_mib, known.pair_effects.sums())
 
     # --- nodes come and go --------------------------------------------------------------------
 

@@ -107,6 +107,7 @@ class SimulatedWorker:
         if self.run.undecided:
             load = self.core.load(now)
             self.run.deliver(cm.PipelineNodeReported(now=now, name=self.worker.name, load=load))
+            self.run.share(self)
         if self.draining and not self.core.tasks:
             self.run.gone(self)
             return

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -27,7 +28,8 @@ from hrm.pipelines.core.model import Device, TaskSpec
 from hrm.pipelines.core.node import PipelineNode
 from hrm.pipelines.core.node_messages import RunOutcome, TaskOutcome
 from hrm.pipelines.policies import corun
-from hrm.pipelines.policies.corun.store import load_estimates
+from hrm.pipelines.policies.corun.gpu_sharing import sharing_of
+from hrm.pipelines.policies.corun.store import merge_estimates
 from hrm.pipelines.policies.corun.subtask_estimates import Stdm
 from hrm.pipelines.telemetry import Profiler, Sampler
 from hrm.pipelines.worker.document import WorkerDocument
@@ -76,7 +78,11 @@ class WorkerRuntime:
         self._dirs = TaskDirs(directory / "tasks", document.node)
         capacity = document.capacity
         models = {gpu.model: gpu.memory_mib for gpu in capacity.gpus}
-        self._stdm = Stdm(memory_mib=capacity.memory_mib, gpu_memory_mib=models)
+        self._stdm = Stdm(
+            memory_mib=capacity.memory_mib,
+            gpu_memory_mib=models,
+            sharing=sharing_of(os.environ),
+        )
         policy = corun.load_guarded(
             document.policy,
             rng=np.random.default_rng(),
@@ -355,14 +361,21 @@ class WorkerRuntime:
 
     def _connected(self, estimates: bytes) -> None:
         """``estimates``: what the master knows of this user's steps."""
-        if estimates and not self._stdm.entries:
-            try:
-                load_estimates(estimates, self._stdm)
-            except InvalidRequest as error:
-                _log.warning("estimates cannot be used", why=error.message)
+        self._learn(estimates)
         _log.info("connected", worker=self.document.container_id)
         for command in self._unacknowledged.values():
             self._link.send_each(self._end_messages(command))
+
+    def _learn(self, estimates: bytes) -> None:
+        """Take in what all workers of this user have measured."""
+        if not estimates:
+            return
+        capacity = self.document.capacity
+        speeds = {Device.CPU: capacity.cpu_speed, Device.GPU: capacity.gpu_speed}
+        try:
+            merge_estimates(estimates, self._stdm, speeds)
+        except InvalidRequest as error:
+            _log.warning("estimates cannot be used", why=error.message)
 
     def _message_received(self, message: pb.MasterPipelineMessage) -> None:
         now, kind = clock.now(), message.WhichOneof("message")
@@ -379,6 +392,8 @@ class WorkerRuntime:
             self._forget((pw.to_task_id(attempt.task_id), attempt.attempt))
         elif kind == "policy":
             self._policies.follow(message.policy)
+        elif kind == "estimates":
+            self._learn(message.estimates)
 
     def _files_of(self, attempt: pb.PipelineAttempt) -> TaskFiles:
         key = (pw.to_task_id(attempt.task_id), attempt.attempt)

@@ -370,7 +370,6 @@ class _ApplicationEnd:
         self._stream = stream
         self._session = session
         self._application_id: ApplicationId | None = None
-        self._takeover: Takeover[ApplicationId, _ApplicationEnd] | None = None
         self._ready = False
         self._outbox: list[c.Notice] = []
         self._early: list[Any] = []
@@ -406,7 +405,10 @@ class _ApplicationEnd:
             self._stream.close_server()
             return
         self._application_id = event.application_id
-        self._takeover = Takeover(master.application_ends, event.application_id, self)
+        previous = master.application_ends.get(event.application_id)
+        master.application_ends[event.application_id] = self
+        if previous is not None:
+            previous._stream.close_server()
         session = self._session
         master.call(
             lambda call_id: replace(event, now=master.now(), call_id=call_id, session=session),
@@ -416,15 +418,11 @@ class _ApplicationEnd:
     def _attached(self, result: c.Reply | c.Refuse) -> None:
         if self._application_id is None:
             return  # the session broke while the master was writing
-        assert self._takeover is not None
         if isinstance(result, c.Refuse):
-            self._takeover.undo()
-            self._application_id = None
+            # The core may have attached it: then it is the reply that waits for the disk.
             self._stream.send_to_client(result)
-            self._stream.close_server()
+            self._over(close=True)
             return
-        if self._takeover.previous is not None:
-            self._takeover.previous._stream.close_server()
         self._ready = True
         self._stream.send_to_client(result.result)
         for notice in self._outbox:

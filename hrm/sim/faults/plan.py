@@ -289,6 +289,15 @@ class Plan:
     pipelines: tuple[PipelineClientPlan, ...] = ()
     workload_bounds: WorkloadBounds = WORKLOAD_BOUNDS
 
+    def work_s(self) -> float:
+        """How long all of it runs if one thing runs after the other, as on the smallest node."""
+        applications_s = sum(x.work_s for x in self.applications)
+        drivers_s = sum(
+            sum(run_s for run_s, _ in x.lives) if x.lives else x.work_s for x in self.submissions
+        )
+        pipelines_s = sum(sum(task.run_s) for client in self.pipelines for task in client.tasks)
+        return applications_s + drivers_s + pipelines_s
+
     def command(self) -> str:
         """What to type to see exactly this run again."""
         words = ["hrm sim faults", f"--seed {self.seed}"]

@@ -173,8 +173,8 @@ class PipelineChecks:
         if not isinstance(event, e.ContainersRequested):
             return
         workload = workloads.live.get(event.application_id)
-        if workload is None:
-            return
+        if workload is None or event.application_id not in state.live:
+            return  # what has been killed requests in vain, until it knows
         has = [x for x in workload.workers.values() if not (x.leaves or x.released)]
         if len(has) > workloads.bounds.workers_max:
             self._violated(f"{workload.application_id} has, or requests, {len(has)} workers")

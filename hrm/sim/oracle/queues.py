@@ -17,7 +17,9 @@ Once faults have stopped, within bounds of time:
 
 - what others are preempted for runs at that unit once they have ended;
 - a queue starts something while one of its containers waits that it is guaranteed the capacity
-  for, which is free, or borrowed by others that may be preempted;
+  for, which is free, or borrowed by others that may be preempted; not for one that yields, which
+  claims no guarantee: that it uses what is idle is checked with all batch
+  (``hrm.sim.oracle.waiting_streams``);
 - what a queue keeps passes if it fits a unit at which nothing waits, and no limit is in the way;
 - no application is preempted again and again.
 
@@ -272,8 +274,7 @@ class QueueChecks:
             if self._ran.get(leaf, set()) - ran.get(leaf, set()):
                 continue
             for app, container in usage.waiting(leaf):
-                amount = _amount(container)
-                if not usage.is_guaranteed(leaf, amount):
+                if container.request.yields or not usage.is_guaranteed(leaf, _amount(container)):
                     continue
                 where = usage.could_be_had(app, container)
                 if where and (where[1] or usage.core.master_state.bounds.queue_preemption):
@@ -296,11 +297,27 @@ class _Usage:
             state.state.queue(row) for row in state.state.rows.values() if state.state.open[row]
         ]
         self._amounts: dict[str, tuple[Amounts, Amounts]] | None = None
+        self._maxima: dict[str, Amounts] | None = None
+
+    @property
+    def maxima(self) -> dict[str, Amounts]:
+        """What queues may have by what open units have and what runs at closed ones now: by this
+        they keep what they have not let pass."""
+        if self._maxima is None:
+            state = self.core.master_state.state
+            total = total_of(x.unit for x in self.units)
+            for row in state.rows.values():
+                if not state.open[row]:
+                    for entry in state.queue(row).running.values():
+                        total = _plus(total, _governed(entry.demand))
+            amounts = amounts_of_queues(self.core.queues.tree.stated, total)
+            self._maxima = {name: most for name, (_, most) in amounts.items()}
+        return self._maxima
 
     @property
     def amounts(self) -> dict[str, tuple[Amounts, Amounts]]:
-        """What is guaranteed counts what open units have; a maximum may count what still runs at
-        closed ones, too, as far as the master knows."""
+        """What is guaranteed counts what open units have; a maximum may count all of closed ones,
+        too: what has ended there may not have been seen to."""
         if self._amounts is None:
             state, stated = self.core.master_state.state, self.core.queues.tree.stated
             least = amounts_of_queues(stated, total_of(x.unit for x in self.units))
@@ -351,26 +368,35 @@ class _Usage:
             some |= {x.container_id for x in app.containers.values() if x.started_at_s}
         return found
 
-    def beyond_maximum(
-        self, queue: str, amount: Amounts, *, more: Amounts = _NONE, but_ending: bool = False
-    ) -> str:
-        """Of whose maximum what it has at nodes is too much, and ``more`` with all that has passed;
-        in what ``amount`` has some of. ``but_ending``: but for what has been ordered to end."""
+    def beyond_maximum(self, queue: str, amount: Amounts, *, but_ending: bool = False) -> str:
+        """Of whose maximum what it has at nodes is too much, in what ``amount`` has some of.
+        ``but_ending``: but for what has been ordered to end."""
         for name in lineage_of(queue)[:-1]:
-            held, maximum = more, self.amounts[name][1]
+            held, maximum = _NONE, self.amounts[name][1]
             for _, container in self.everything(name):
                 if but_ending and container.stop_cause is not None:
                     continue
-                if container.node is not None or (any(more) and _has_passed(container)):
+                if container.node is not None:
                     held = _plus(held, _amount(container))
-            if any(x and y > z + _SLACK for x, y, z in zip(amount, held, maximum, strict=True)):
+            if _exceeds(amount, held, maximum):
                 return f"{name} holds {held} with it, of at most {maximum}"
         return ""
+
+    def is_kept_by_maximum(self, queue: str, amount: Amounts) -> bool:
+        """Would so much more be beyond a maximum, with all that has passed?"""
+        for name in lineage_of(queue)[:-1]:
+            held = amount
+            for _, container in self.everything(name):
+                if _has_passed(container):
+                    held = _plus(held, _amount(container))
+            if _exceeds(amount, held, self.maxima[name]):
+                return True
+        return False
 
     def is_some_maximum_reached(self) -> bool:
         """Is there something that a queue keeps because one above has as much as it may?"""
         return any(
-            self.beyond_maximum(app.record.queue, _amount(x), more=_amount(x))
+            self.is_kept_by_maximum(app.record.queue, _amount(x))
             for app in self.live
             for x in app.containers.values()
             if x.withheld
@@ -474,7 +500,7 @@ def _kept_for_nothing(usage: _Usage) -> Iterator[str]:
     for leaf in sorted({app.record.queue for app in usage.live}):
         for app, container in usage.waiting(leaf):
             amount = _amount(container)
-            if not container.withheld or usage.beyond_maximum(leaf, amount, more=amount):
+            if not container.withheld or usage.is_kept_by_maximum(leaf, amount):
                 continue
             demand = demand_vector(container.request.resources)
             for queue in usage.suited(app, demand):
@@ -509,6 +535,15 @@ def _is_placed(container: Container) -> bool:
     state = container.state
     queued = state is ContainerState.ASSIGNED and container.queued
     return state not in (ContainerState.PENDING, ContainerState.WAITING) and not queued
+
+
+def _exceeds(amount: Amounts, held: Amounts, maximum: Amounts) -> bool:
+    """Is ``held`` more than the maximum, in what ``amount`` has some of?"""
+    return any(x and y > z + _SLACK for x, y, z in zip(amount, held, maximum, strict=True))
+
+
+def _governed(demand: Vector) -> Amounts:
+    return float(demand[0]), float(demand[1]), float(demand[2])
 
 
 def _amount(container: Container) -> Amounts:

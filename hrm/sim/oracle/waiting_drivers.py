@@ -48,7 +48,9 @@ _TOO_MUCH = FirstExecutors(count=1 << 30, resources=Resources(1, 1), stated=Fals
 
 class WaitingDrivers:
     """``_next``: the number of the driver that comes next, since when it does, and since when it
-    fits. ``_before``: the drivers that were with their schedulers at the latest tick."""
+    fits. ``_before``: the drivers that were with their schedulers at the latest tick, or while the
+    one that comes next was: it may have come too late when its claim was committed, and they in
+    time."""
 
     def __init__(self, violated: Callable[[str], None], *, every_policy: bool) -> None:
         """``every_policy``: a policy may leave idle what it could have."""
@@ -76,6 +78,7 @@ class WaitingDrivers:
                 match command:
                     case c.SendToNode(message=c.AssignContainer(spec=spec)):
                         self._granted(core.master_state, spec.container_id, event.now)
+        self._note_company(core.master_state)
         if isinstance(event, e.Ticked):
             self._look(core.master_state, event.now)
 
@@ -94,6 +97,12 @@ class WaitingDrivers:
             name = container.container_id
             self._violated(f"{name} comes next, fits, and has waited for {_LIMIT_S:.0f} s")
             self._next = None
+
+    def _note_company(self, state: MasterState) -> None:
+        """Those that are with their schedulers while the one that comes next is, too."""
+        there = [x for x in state.drivers.values() if _has_its_turn(x) and x.waits_for is None]
+        if self._next is not None and any(x.number == self._next[0] for x in there):
+            self._before.update(x.container_id for x in there)
 
     @staticmethod
     def _is_kept(state: MasterState, number: int) -> bool:

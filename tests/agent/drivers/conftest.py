@@ -39,10 +39,12 @@ class FakeMaster(submission_pb2_grpc.SubmissionServiceServicer):
         self.more = b""
         self.over = threading.Event()
         self.tokens = b""
+        self.tokens_take_s = 0.0
         self.port = 0
 
     def GetTokens(self, request: Any, context: Any) -> pb.GetTokensResponse:  # noqa: N802
         assert self.asked, "not before the lease"
+        self.over.wait(self.tokens_take_s)
         if not self.tokens or request.ownership_key != "proof":
             context.abort(grpc.StatusCode.NOT_FOUND, "the tokens are gone")
         return pb.GetTokensResponse(tokens=self.tokens)

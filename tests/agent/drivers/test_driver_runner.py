@@ -64,6 +64,17 @@ def test_a_driver_whose_tokens_are_gone_is_not_started(node: Node, master: FakeM
     assert master.asked[-1].gone, "its lease is given back"
 
 
+def test_a_driver_whose_lease_is_over_before_it_starts_is_not_started(
+    node: Node, master: FakeMaster
+) -> None:
+    node.document |= {"has_tokens": True, "ownership_key": "proof"}
+    master.tokens, master.tokens_take_s, master.lease_s = b"HDTS-tokens", 1.5, 1.0
+    code, out, err = node.run("echo started")
+    assert (code, out) == (1, "")
+    assert "expired before the driver could start" in err
+    assert master.asked[-1].gone, "its successor need not wait"
+
+
 def test_a_driver_without_a_lease_does_not_start(node: Node, master: FakeMaster) -> None:
     master.refuses = "driver 3 has taken its place"
     code, out, err = node.run("echo started")
@@ -203,6 +214,14 @@ def test_the_patience_of_a_runner_with_its_master_counts_only_while_it_is_awake(
     with pytest.raises(HrmError):
         driver_runner.Lease(hopeless, "m:1", "driver-1", 1, "k" * 64).take()
     assert hopeless.asked < 60
+
+
+def test_a_runner_that_slept_until_its_first_lease_was_over_requests_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    slept = _Away(_Clock(monkeypatch), calls=0, sleeps={1: 500.0})
+    driver_runner.Lease(slept, "m:1", "driver-1", 1, "k" * 64).take()
+    assert slept.asked == 2
 
 
 def test_a_lease_is_over_when_its_time_is_whether_or_not_its_runner_slept(

@@ -524,3 +524,13 @@ def test_a_clock_that_is_set_back_makes_no_time_negative() -> None:
     timings = [timing for end in node.ended for timing in end.timings]
     assert len(timings) == 2
     assert all(timing.waited_s >= 0 and timing.ran_s >= 0 for timing in timings)
+
+
+def test_what_a_profile_measured_is_in_the_report_of_its_run() -> None:
+    node = Node(bounds=NodeBounds(profiling=True))
+    node.place(task("t", pipeline(subtask("a"))))
+    run = node.running["t.a"]
+    node.handle(m.SubtaskProfiled(now=4.0, key=run.key, run=run.run, cells={"cpu": 0.5}))
+    node.end("t.a", 9.0)
+    (end,) = node.ended
+    assert end.timings[0].cells == {"cpu": 0.5}

@@ -260,3 +260,16 @@ def test_not_while_nodes_may_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not _placed(workloads.ticked(102.0))
     monkeypatch.setattr(_Second, "recovering", False)
     assert _placed(workloads.ticked(103.0)) == {"t", "u"}
+
+
+def test_not_while_it_has_not_heard_of_a_worker_that_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    workloads, _ = _taken_over(100.0, _running("6"))
+    first, second = (container_id_of(APP, x) for x in ("6", "7"))
+    monkeypatch.setattr(_Second, "running", lambda _facts, _app: [first, second])
+    joined = m.NodeJoined(now=101.0, capacity=capacity(first))
+    assert not _placed(workloads.worker_reported(first, joined))
+    assert not _placed(workloads.ticked(102.0)), "its node is back, its notice waits for the disk"
+    workloads.notice_received(APP, c.ContainerChanged(status=_running("7")), 103.0)
+    joined = m.NodeJoined(now=104.0, capacity=capacity(second), tasks=((TaskId("t"), -1),))
+    placed = _placed(workloads.worker_reported(second, joined))
+    assert (placed | _placed(workloads.ticked(104.5))) == {"u"}

@@ -132,3 +132,35 @@ def test_queues_forget_what_is_gone() -> None:
     policy.dispatch(node_view(SIX, TIMES, gpus=[gpu(0, running=["a"])]))
     policy.dispatch(node_view([SIX[0]], TIMES, gpus=[gpu(0, running=["a"])]))
     assert policy.queue == (SIX[0].key,)
+
+
+@pytest.mark.parametrize(
+    ("sm", "gain", "joins"),
+    [
+        (0.4, None, ["B"]),
+        (0.4, 0.5, ["B"]),
+        (0.8, 0.0, ["B"]),
+        (0.8, 0.2, ["B"]),
+        (0.8, 0.3, []),
+        (1.0, 0.1, []),
+    ],
+)
+def test_one_joins_others_only_where_enough_more_is_done_together(
+    sm: float, gain: float | None, joins: list[str]
+) -> None:
+    # In turns, two that each want 0.8 of the time do 2 / 1.6 = 1.25 seconds of work in a second.
+    estimates = Known(features={kind: [sm, *[0.0] * 7] for kind in "AB"})
+    busy = gpu(0, running=["A"], utilisation=0.5)
+    starts = iawp(gain_min=gain).dispatch(node_view([subtask("B")], estimates, gpus=[busy]))
+    assert [start.key.subtask for start in starts] == joins
+
+
+def test_an_idle_gpu_and_one_that_waited_too_long_need_no_gain() -> None:
+    estimates = Known(features={kind: [1.0, *[0.0] * 7] for kind in "AB"})
+    policy = iawp(gain_min=0.5)
+    busy = gpu(0, running=["A"], utilisation=0.5)
+    assert policy.dispatch(node_view([subtask("B")], estimates, gpus=[busy])) == []
+    late = policy.dispatch(node_view([subtask("B")], estimates, now=21.0, gpus=[busy]))
+    assert [start.key.subtask for start in late] == ["B"], "five times its 4 s have passed"
+    idle = iawp(gain_min=0.5).dispatch(node_view([subtask("B")], estimates, gpus=[gpu(0)]))
+    assert [start.key.subtask for start in idle] == ["B"]

@@ -296,7 +296,7 @@ def test_an_agents_policy_is_guarded_if_it_is_a_learned_one() -> None:
     assert isinstance(guarded, GuardedNodePolicy)
     status = guarded.guard.status(0.0)
     assert (status.policy, status.heuristic, status.mode) == ("iawp", HEURISTIC, GuardMode.SHADOW)
-    assert status.model == "cosine over gaussian"
+    assert status.model == "sensitivity over gaussian"
     guarded.dispatch(view())
     assert fallbacks(guarded) == {"out-of-distribution": 1}, "nothing was measured here yet"
 
@@ -315,14 +315,15 @@ def test_an_agents_setting_names_the_score_and_the_guards() -> None:
         return policy
 
     models = [loaded(spec).guard.model for spec in ("iawp:guarded", "iawp:learned:guarded")]
-    assert models == ["guarded cosine over gaussian", "guarded learned over gaussian"]
+    assert models == ["guarded sensitivity over gaussian", "guarded learned over gaussian"]
     assert loaded("iawp:guarded").name == "iawp", "what `hrm policy set` calls it"
     times = Known({"faces": 9.0}, {"faces": 1.0})
     busy = node_view([subtask("faces")], times, idle=[0], gpus=[gpu(running=["edges"] * 4)])
     asked = {spec: loaded(spec)._learned.dispatch(busy) for spec in ("iawp", "iawp:guarded")}
     assert [one.device for one in asked["iawp"]] == [Device.CPU]
     assert asked["iawp:guarded"] == [], "a GPU ends it sooner, waiting included"
-    for wrong in ("iawp:oracle", "iawp:nonsense", "iawp:learned:nonsense", "pats:guarded"):
+    wrong_ones = ("iawp:oracle", "iawp:nonsense", "iawp:learned:nonsense", "pats:guarded")
+    for wrong in (*wrong_ones, "iawp:gain=x", "iawp:gain=2", "iawp:gain=nan"):
         with pytest.raises(InvalidConfig):
             loaded(wrong)
 

@@ -22,6 +22,8 @@ from hrm.pipelines.sim.learning import (
     draw,
     environment,
 )
+from hrm.pipelines.sim.scenario import arrivals
+from hrm.pipelines.sim.simulated_machine import LINK_MB_PER_S
 from tests.sim.pipelines.invented import sample
 
 
@@ -71,10 +73,17 @@ def test_the_rate_is_a_share_of_what_the_cluster_can_do() -> None:
         one = draw(seed, table=table, nodes=None, tasks=50, world="none")
         share = one.rate_per_min / capacity_per_min(replace(one, tasks=200))
         assert LOAD_LEAST - 0.1 < share < LOAD_MOST + 0.1
-        longer = replace(one, profiles=one.profiles.scaled(10.0), tasks=200)
-        assert capacity_per_min(longer) == pytest.approx(
-            capacity_per_min(replace(one, tasks=200)) / 10.0, rel=0.01
-        )
+        longer = replace(one, profiles=one.profiles.scaled(1e3), tasks=200)
+        longest = replace(one, profiles=one.profiles.scaled(1e4), tasks=200)
+        assert capacity_per_min(longest) == pytest.approx(capacity_per_min(longer) / 10, rel=0.01)
+
+
+def test_short_tasks_arrive_as_fast_as_links_carry_their_inputs() -> None:
+    one = draw(0, table=sample(), nodes=None, tasks=50, world="none")
+    shorter = replace(one, profiles=one.profiles.scaled(1e-4), tasks=200)
+    megabytes = np.mean([task.size_mb for task in arrivals(shorter).tasks])
+    carried = 60.0 * len(one.workers) * LINK_MB_PER_S / megabytes
+    assert capacity_per_min(shorter) == pytest.approx(carried)
 
 
 def test_nodes_that_fail_do_not_end_the_trace() -> None:

@@ -118,3 +118,21 @@ def test_faster_hardware_is_kind_by_kind() -> None:
     subtask = next(one for one in task.pipeline.subtasks if Device.GPU in one.devices)
     times = work.gpu_s[SubtaskKey(task.task_id, subtask.name)]
     assert times[P4] / times[K80] == pytest.approx(TABLE.kinds[subtask.kind].gpu_speed(K80))
+
+
+def test_nodes_profile_no_more_than_one_of_them_has_to() -> None:
+    def profiled(*, shared: bool) -> int:
+        chosen = policies("ect", "mct", SMALL, known=False, shared=shared)
+        run = Simulation(SMALL, chosen)
+        while run.step():
+            pass
+        assert len(run.ended) == SMALL.tasks
+        rows = [
+            (row.kind, row.bucket, row.gpu_model)
+            for node in run.nodes.values()
+            for row, entry in node.core.estimates.entries.items()  # type: ignore[attr-defined]
+            if entry.runs
+        ]
+        return len(rows)
+
+    assert profiled(shared=True) > profiled(shared=False), "each has what the others measured"

@@ -9,6 +9,7 @@ Source: LDWP + IAWP, sections 2.4, 3.3, 3.4 and 4.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from typing import Any
@@ -20,7 +21,13 @@ from hrm.pipelines.core.model import NodePolicy
 from hrm.pipelines.policies.corun.baselines import CorunMinMin, CorunRandom, Mct, Pats
 from hrm.pipelines.policies.corun.guarded import FiniteScore, GuardedNodePolicy
 from hrm.pipelines.policies.corun.iawp import Iawp
-from hrm.pipelines.policies.corun.scores import CoRunScore, Cosine, LearnedLoss, Overload
+from hrm.pipelines.policies.corun.scores import (
+    CoRunScore,
+    Cosine,
+    LearnedLoss,
+    Overload,
+    Sensitivity,
+)
 from hrm.pipelines.policies.corun.store import load_estimates
 from hrm.pipelines.policies.corun.subtask_estimates import Stdm
 
@@ -38,12 +45,15 @@ __all__ = [
     "parse",
 ]
 
-DEFAULT_SCORE = "cosine"
-"""The score that ranked measured pairs best (benchmarks/results/paper-ncf.md)."""
+DEFAULT_SCORE = "sensitivity"
+"""The score that ranked measured pairs best under MPS and under time slicing alike
+(benchmarks/results/pipelines-corun-scores.md). What it goes by before any co-run is that of the
+node's way of sharing (``pair_prior``)."""
 SCORES: dict[str, Callable[[], CoRunScore]] = {
     "cosine": Cosine,
     "overload": Overload,
     "learned": LearnedLoss,
+    "sensitivity": Sensitivity,
 }
 _POLICIES: dict[str, Callable[..., NodePolicy]] = {
     "random": CorunRandom,
@@ -68,8 +78,8 @@ def load(name: str, *, rng: np.random.Generator, **options: Any) -> NodePolicy:
     """The node policy ``name``, for one node.
 
     Options of all: ``caps`` (``Caps``). Of ``min-min``: ``window``. Of ``iawp``: ``score``
-    (``cosine``, ``overload``, ``learned`` or a ``CoRunScore``), ``queue_length``, ``patience``,
-    ``tail_guard``, ``steal``.
+    (one of ``SCORES`` or a ``CoRunScore``), ``queue_length``, ``patience``, ``tail_guard``,
+    ``steal``, ``gain_min``.
 
     Raises:
         InvalidConfig: no policy, score or option of that name.
@@ -90,17 +100,37 @@ def load(name: str, *, rng: np.random.Generator, **options: Any) -> NodePolicy:
 def parse(spec: str) -> tuple[str, dict[str, Any]]:
     """``spec`` in a setting, as a name and options of ``load``.
 
-    A co-run score may follow the name (``iawp:overload``), and ``guarded``, which turns on
-    ``tail_guard`` and ``steal`` (``iawp:guarded``, ``iawp:learned:guarded``).
+    A co-run score may follow the name (``iawp:overload``), ``guarded``, which turns on
+    ``tail_guard`` and ``steal`` and sets ``gain_min`` to 0 (``iawp:guarded``,
+    ``iawp:learned:guarded``), and ``gain=G`` for a ``gain_min`` of G (``iawp:guarded:gain=0.1``).
+
+    Raises:
+        InvalidConfig: G is no number from -1 to 1.
     """
     name, *words = spec.split(":")
     options: dict[str, Any] = {}
     if "guarded" in words:
         words.remove("guarded")
-        options = {"tail_guard": True, "steal": True}
+        options = {"tail_guard": True, "steal": True, "gain_min": 0.0}
+    for word in [word for word in words if word.startswith("gain=")]:
+        words.remove(word)
+        options["gain_min"] = _gain(spec, word)
     if words:
         options["score"] = ":".join(words)
     return name, options
+
+
+def _gain(spec: str, word: str) -> float:
+    try:
+        gain = float(word.removeprefix("gain="))
+    except ValueError:
+        gain = math.nan
+    if not -1.0 <= gain <= 1.0:
+        raise InvalidConfig(
+            f"node policy {spec!r}: {word} is no number from -1 to 1; write gain=0.1 to let a "
+            f"subtask join others on a GPU where a tenth more work is done together"
+        )
+    return gain
 
 
 def load_guarded(
@@ -125,7 +155,7 @@ def load_guarded(
         return load(name, rng=rng, **options)
     score = options.pop("score", DEFAULT_SCORE)
     finite = FiniteScore(_score(score))
-    guarded = "guarded " if options else ""
+    guarded = "guarded " if "tail_guard" in options else ""
     return GuardedNodePolicy(
         load(name, rng=rng, score=finite, **options),
         load(HEURISTIC, rng=rng),

@@ -10,9 +10,12 @@ starts; ties go to the larger speed-up, then to the older, then to the lower GPU
 waited for ``patience`` times its own run time goes first; if it fits nowhere, the GPU that is free
 for it soonest is reserved for it.
 
-Two options extend the paper. ``tail_guard``: a core refuses what a GPU would end sooner, waiting
+Three options extend the paper. ``tail_guard``: a core refuses what a GPU would end sooner, waiting
 included. ``steal``: an idle core for which nothing else is ready takes the smallest speed-up out of
-the GPU queue, by the rule of the tail guard.
+the GPU queue, by the rule of the tail guard. ``gain_min``: a subtask joins others on a GPU only if
+all of them together are then expected to do at least that much more work in a second than those
+alone, in seconds alone (``scores.progress``); 0 keeps out what costs the others more than it does
+itself. One that has waited for too long joins all the same.
 
 Source: LDWP + IAWP, algorithm 2 with the repairs of sections 3.1 and 3.4.
 """
@@ -33,10 +36,12 @@ from hrm.pipelines.core.model import (
     StartDecision,
     SubtaskKey,
 )
-from hrm.pipelines.policies.corun.scores import CoRunScore
+from hrm.pipelines.policies.corun.scores import CoRunScore, progress
 from hrm.pipelines.policies.corun.tentative import Tentative, row_on
 
 __all__ = ["Iawp"]
+
+_ROUNDING = 1e-9
 
 
 class Iawp:
@@ -54,6 +59,7 @@ class Iawp:
         patience: float = 5.0,
         tail_guard: bool = False,
         steal: bool = False,
+        gain_min: float | None = None,
     ) -> None:
         self._score = score
         self._caps = caps
@@ -61,6 +67,7 @@ class Iawp:
         self._patience = patience
         self._tail_guard = tail_guard
         self._steal = steal
+        self._gain_min = gain_min
         self._queued_at_s: dict[SubtaskKey, float] = {}
 
     @property
@@ -129,7 +136,7 @@ class Iawp:
                 (turn.rank(one, gpu), one, gpu.index)
                 for one in ([first] if first else queued)
                 for gpu in turn.free.fitting(one)
-                if gpu.index != held
+                if gpu.index != held and (first or self._gains(turn, one, gpu))
             ]
             if not pairs:
                 break
@@ -141,6 +148,13 @@ class Iawp:
                 if not turn.free.idle_cores:
                     break
                 self._core_takes(turn, subtask, guarded=True)
+
+    def _gains(self, turn: _Turn, subtask: ReadySubtask, gpu: GpuView) -> bool:
+        return (
+            self._gain_min is None
+            or not gpu.running
+            or turn.gain(subtask, gpu) >= self._gain_min - _ROUNDING
+        )
 
     def _is_overdue(self, turn: _Turn, subtask: ReadySubtask) -> bool:
         waited_s = turn.view.now - self._queued_at_s[subtask.key]
@@ -157,6 +171,7 @@ class _Turn:
         self._order = {subtask.key: index for index, subtask in enumerate(view.ready)}
         self._speedups: dict[Row, float] = {}
         self._scores: dict[tuple[Row, tuple[Row, ...]], float] = {}
+        self._progress: dict[tuple[Row, ...], float] = {}
 
     def speedup(self, subtask: ReadySubtask) -> float:
         """0 for what only a core can run, inf for what only a GPU can."""
@@ -173,6 +188,17 @@ class _Turn:
         """The GPU that is free first of those on which it may ever run."""
         gpus = self.free.gpus_for(subtask)
         return min(gpus, key=lambda gpu: (gpu.remaining_s, gpu.index)).index if gpus else None
+
+    def gain(self, subtask: ReadySubtask, gpu: GpuView) -> float:
+        """By how much the progress of ``gpu`` rises if ``subtask`` joins those that run there."""
+        together = (*gpu.running, row_on(subtask.row, gpu))
+        return self._progress_of(together) - self._progress_of(gpu.running)
+
+    def _progress_of(self, rows: tuple[Row, ...]) -> float:
+        found = self._progress.get(rows)
+        if found is None:
+            found = self._progress[rows] = progress(rows, self.view.estimates)
+        return found
 
     def rank(self, subtask: ReadySubtask, gpu: GpuView) -> tuple[float, float, float, int, int]:
         """A sort key: the smallest goes first."""

@@ -1,32 +1,41 @@
 """Co-run scores: how badly would this subtask run with those on the GPU? Smaller is better.
 
-``cosine``    the paper's: mean cosine of the angle between its features and each of the others'. It
-              does not see magnitude: ten small loads and one large score alike.
-``overload``  the demand for each resource beyond its capacity, summed
-``learned``   the time that all of them are expected to lose, by observed co-runs (``Slowdowns``)
+``cosine``       the paper's: mean cosine of the angle between its features and each of the others'.
+                 It does not see magnitude: ten small loads and one large score alike.
+``overload``     the demand for each resource beyond its capacity, summed
+``learned``      the time that all of them are expected to lose, by a regression of observed co-runs
+                 on their loads (``Slowdowns``)
+``sensitivity``  the same, by what each was seen to suffer and to inflict (``PairEffects``)
 
 An idle GPU scores 0. Source: LDWP + IAWP, section 3.4.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
 import numpy as np
 
 from hrm.pipelines.core.model import Estimates, Row
+from hrm.pipelines.policies.corun.gpu_sharing import GpuSharing
+from hrm.pipelines.policies.corun.pair_effects import PairEffects, pair_prior
 from hrm.pipelines.policies.corun.predictors import Floats
 from hrm.pipelines.policies.corun.slowdowns import LOADS, Slowdowns
 
 __all__ = [
     "CoRunScore",
     "Cosine",
+    "KnowsPairs",
     "KnowsSlowdowns",
     "LearnedLoss",
     "Overload",
+    "PredictsVictims",
+    "Sensitivity",
     "cosine",
     "joint_excess",
+    "progress",
 ]
 
 
@@ -39,10 +48,32 @@ class CoRunScore(Protocol):
 
 
 @runtime_checkable
+class PredictsVictims(Protocol):
+    """A score that knows what each loses by itself, and learns it from co-runs."""
+
+    name: str
+
+    def score(self, row: Row, co_runners: Sequence[Row], estimates: Estimates) -> float: ...
+
+    def own(self, row: Row, co_runners: Sequence[Row], estimates: Estimates) -> float:
+        """(slow-down - 1) expected of ``row`` alone, not of its co-runners."""
+
+
+@runtime_checkable
 class KnowsSlowdowns(Protocol):
     """Estimates that learn from co-runs, as ``Stdm`` does."""
 
     slowdowns: Slowdowns
+
+
+@runtime_checkable
+class KnowsPairs(Protocol):
+    """Estimates that learn what rows suffer and inflict, as ``Stdm`` does."""
+
+    sharing: GpuSharing
+    pair_effects: PairEffects
+
+    def pair_prior(self, victim: Row, partner: Row) -> float: ...
 
 
 def cosine(one: Floats, other: Floats) -> float:
@@ -91,6 +122,54 @@ class LearnedLoss:
             return 0.0
         model = estimates.slowdowns if isinstance(estimates, KnowsSlowdowns) else self._prior
         return joint_excess(model, _loads(estimates, [row, *co_runners]))
+
+    def own(self, row: Row, co_runners: Sequence[Row], estimates: Estimates) -> float:
+        """See ``PredictsVictims``."""
+        if not co_runners:
+            return 0.0
+        model = estimates.slowdowns if isinstance(estimates, KnowsSlowdowns) else self._prior
+        loads = _loads(estimates, [row, *co_runners])
+        return float(model.excess(loads[:1], loads[1:].sum(axis=0)[None, :])[0])
+
+
+class Sensitivity:
+    """What the new subtask loses by each that runs there, and each of them by it.
+
+    Estimates that learn no pairs are taken as those of a GPU shared in time, where nothing was
+    observed yet.
+    """
+
+    name = "sensitivity"
+
+    def score(self, row: Row, co_runners: Sequence[Row], estimates: Estimates) -> float:
+        return sum(
+            _pair_excess(row, other, estimates) + _pair_excess(other, row, estimates)
+            for other in co_runners
+        )
+
+    def own(self, row: Row, co_runners: Sequence[Row], estimates: Estimates) -> float:
+        """See ``PredictsVictims``."""
+        return sum(_pair_excess(row, other, estimates) for other in co_runners)
+
+
+def progress(rows: Sequence[Row], estimates: Estimates) -> float:
+    """Work that ``rows`` are expected to do together in a second on one GPU, in seconds alone.
+
+    1 for one row by itself; below 1 they would all be done sooner one after the other.
+    """
+    total = 0.0
+    for place, row in enumerate(rows):
+        others = (*rows[:place], *rows[place + 1 :])
+        excess = sum(_pair_excess(row, other, estimates) for other in others)
+        total += 1.0 / (1.0 + max(0.0, excess))
+    return total
+
+
+def _pair_excess(victim: Row, partner: Row, estimates: Estimates) -> float:
+    if isinstance(estimates, KnowsPairs):
+        return estimates.pair_effects.excess(victim, partner, estimates.pair_prior)
+    own, other = _loads(estimates, [victim, partner])
+    return math.expm1(pair_prior(own, other, GpuSharing.TIME_SLICING))
 
 
 def joint_excess(model: Slowdowns, loads: Floats) -> float:

@@ -10,6 +10,8 @@ from __future__ import annotations
 import io
 import json
 import math
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +20,10 @@ import numpy as np
 from hrm.errors import InvalidRequest
 from hrm.pipelines.core.model import SIZE_BUCKETS_MB, Device, Row
 from hrm.pipelines.policies.corun.metrics import COLUMN, METRICS
+from hrm.pipelines.policies.corun.pair_effects import PAIRS_MAX
 from hrm.pipelines.policies.corun.subtask_estimates import ROWS_MAX, EstimateEntry, Stdm
 
-__all__ = ["dump_estimates", "load_estimates"]
+__all__ = ["dump_estimates", "load_estimates", "merge_estimates"]
 
 _VERSION = 2
 _DEVICES = (Device.CPU, Device.GPU)
@@ -28,7 +31,7 @@ _DEVICES = (Device.CPU, Device.GPU)
 
 def dump_estimates(estimates: Stdm) -> bytes:
     """The content of a file, as of now."""
-    entries = estimates.entries
+    entries, pairs = estimates.entries, estimates.pair_effects.sums()
     meta = {
         "version": _VERSION,
         "metrics": METRICS,
@@ -43,6 +46,7 @@ def dump_estimates(estimates: Stdm) -> bytes:
             for kind, devices in estimates.devices.items()
         },
         "declared_mib": estimates.declared_mib,
+        "pairs": [[list(victim), list(partner)] for victim, partner in pairs],
     }
     shape = (len(entries), len(METRICS))
     runs = np.full((len(entries), len(_DEVICES), 2), np.nan)
@@ -58,9 +62,18 @@ def dump_estimates(estimates: Stdm) -> bytes:
         values=np.array([entry.values for entry in entries.values()]).reshape(shape),
         counts=np.array([entry.counts for entry in entries.values()]).reshape(shape),
         runs=runs,
+        pair_sums=np.array(list(pairs.values())).reshape(len(pairs), 2),
         **state,  # type: ignore[arg-type]
     )
     return content.getvalue()
+
+
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    entries: dict[Row, EstimateEntry]
+    devices: dict[str, frozenset[Device]]
+    declared_mib: dict[str, int]
+    pairs: dict[tuple[Row, Row], tuple[float, float]]
 
 
 def load_estimates(source: Path | bytes, estimates: Stdm) -> None:
@@ -69,6 +82,30 @@ def load_estimates(source: Path | bytes, estimates: Stdm) -> None:
     Raises:
         InvalidRequest: no such file, a damaged one, or one of other metrics; nothing was added.
     """
+    stored = _read(source, estimates, fresh=True)
+    estimates.adopt(stored.entries, stored.devices, stored.declared_mib, stored.pairs)
+
+
+def merge_estimates(content: bytes, estimates: Stdm, speeds: Mapping[Device, float]) -> None:
+    """Add to ``estimates`` what others, too, have measured, as ``dump_estimates`` wrote it.
+
+    ``speeds``: of this node's devices; the times in ``content`` are those of a speed of 1.
+
+    Raises:
+        InvalidRequest: it is damaged, or of other metrics; nothing was added.
+    """
+    stored = _read(content, estimates, fresh=False)
+    for entry in stored.entries.values():
+        entry.runs = {
+            device: (seconds / speeds[device], count)
+            for device, (seconds, count) in entry.runs.items()
+        }
+    estimates.merge(stored.entries, stored.devices, stored.declared_mib, stored.pairs)
+
+
+def _read(source: Path | bytes, estimates: Stdm, *, fresh: bool) -> _Stored:
+    """What is in ``source``, in the scales of ``estimates``. Regressions of co-runs are restored if
+    ``estimates`` are ``fresh`` or have seen fewer."""
     path = source if isinstance(source, Path) else "the message"
     try:
         opened = source.open("rb") if isinstance(source, Path) else io.BytesIO(source)
@@ -83,14 +120,17 @@ def load_estimates(source: Path | bytes, estimates: Stdm) -> None:
             }
             _rescale(entries, meta, estimates)
             declared = {str(kind): int(mib) for kind, mib in meta["declared_mib"].items()}
+            pairs = _pairs(meta["pairs"], file["pair_sums"]) if "pairs" in meta else {}
             names = ("squares", "moments", "observed")
-            estimates.slowdowns.restore({name: file[f"slowdowns_{name}"] for name in names})
+            state = {name: np.asarray(file[f"slowdowns_{name}"], np.float64) for name in names}
+            if fresh or state["observed"][0] > estimates.slowdowns.observed:
+                estimates.slowdowns.restore(state)
     except Exception as error:
         raise InvalidRequest(
             f"{path} holds no estimates of subtasks: {type(error).__name__}: {error}; remove it, "
             f"and they are learned from scratch"
         ) from error
-    estimates.adopt(entries, devices, declared)
+    return _Stored(entries, devices, declared, pairs)
 
 
 def _rescale(entries: dict[Row, EstimateEntry], meta: dict[str, Any], estimates: Stdm) -> None:
@@ -126,10 +166,8 @@ def _entries(
     if np.isinf(runs).any() or (runs < 0).any():
         raise ValueError("a time is no number from 0 on")
     found: dict[Row, EstimateEntry] = {}
-    for index, (kind, bucket, model) in enumerate(rows):
-        if not isinstance(bucket, int) or not 0 <= bucket <= len(SIZE_BUCKETS_MB):
-            raise ValueError(f"there is no bucket of sizes {bucket!r}")
-        found[Row(str(kind), bucket, str(model))] = EstimateEntry(
+    for index, row in enumerate(rows):
+        found[_row(row)] = EstimateEntry(
             values=np.array(values[index], np.float64),
             counts=np.array(counts[index], np.float64),
             runs={
@@ -139,3 +177,24 @@ def _entries(
             },
         )
     return found
+
+
+def _row(stored: list[object]) -> Row:
+    kind, bucket, model = stored
+    if not isinstance(bucket, int) or not 0 <= bucket <= len(SIZE_BUCKETS_MB):
+        raise ValueError(f"there is no bucket of sizes {bucket!r}")
+    return Row(str(kind), bucket, str(model))
+
+
+def _pairs(
+    stored: list[list[list[object]]], sums: np.ndarray[tuple[int, ...], np.dtype[np.float64]]
+) -> dict[tuple[Row, Row], tuple[float, float]]:
+    """Co-runs by (victim, partner); a file of an HRM that did not learn them has none."""
+    if len(stored) > PAIRS_MAX:
+        raise ValueError(f"it has {len(stored)} pairs, at most {PAIRS_MAX} are kept")
+    if sums.shape != (len(stored), 2) or not np.isfinite(sums).all() or (sums[:, 0] <= 0).any():
+        raise ValueError(f"sums of pairs {sums.shape} are not finite, or not those of its pairs")
+    return {
+        (_row(victim), _row(partner)): (float(count), float(total))
+        for (victim, partner), (count, total) in zip(stored, sums, strict=True)
+    }

@@ -25,6 +25,7 @@ import numpy as np
 
 from hrm.errors import InvalidRequest
 from hrm.pipelines.core.model import CO_RUN_FEATURES, Device, Row, SubtaskSpec, Vector
+from hrm.pipelines.policies.corun.gpu_sharing import GpuSharing
 from hrm.pipelines.policies.corun.metrics import (
     BUCKET_MB,
     COLUMN,
@@ -35,6 +36,7 @@ from hrm.pipelines.policies.corun.metrics import (
     scaled_speedup,
     speedup_of,
 )
+from hrm.pipelines.policies.corun.pair_effects import PairEffects, pair_prior
 from hrm.pipelines.policies.corun.predictors import Floats, Gaussian, Neighbours, Predictor
 from hrm.pipelines.policies.corun.slowdowns import LOADS, Slowdowns
 
@@ -75,7 +77,8 @@ class Stdm:
 
     ``memory_mib`` of the node and ``gpu_memory_mib`` by model are the scales of the memory columns;
     a model that is not named counts as 8 GiB. ``refit_after``: new cells before the predictor is
-    fitted again (at least 5 % of all).
+    fitted again (at least 5 % of all). ``sharing``: how runs share these GPUs.
+    ``fits_pairs``: false for a table that collects co-runs and decides nothing by them.
     """
 
     def __init__(
@@ -86,12 +89,17 @@ class Stdm:
         predictor: Predictor | None = None,
         slowdowns: Slowdowns | None = None,
         refit_after: int = 8,
+        sharing: GpuSharing = GpuSharing.TIME_SLICING,
+        fits_pairs: bool = True,
     ) -> None:
         self.memory_scale_mib = memory_mib
         """What 1 means in the column of host memory."""
         self._gpu_memory_mib = dict(gpu_memory_mib or {})
         self.predictor: Predictor = Gaussian() if predictor is None else predictor
         self.slowdowns = Slowdowns() if slowdowns is None else slowdowns
+        self.sharing = sharing
+        self.pair_effects = PairEffects()
+        self._fits_pairs = fits_pairs
         self._ratios = Neighbours()
         self._refit_after = refit_after
         self.entries: dict[Row, EstimateEntry] = {}
@@ -193,6 +201,9 @@ class Stdm:
             others = np.sum([self._loads(other) for other in co_runners], axis=0)
             if count and mean_s > 0:
                 self.slowdowns.observe(loads, others, seconds / mean_s)
+                self.pair_effects.observe(row, co_runners, seconds / mean_s, self.pair_prior)
+                if self._fits_pairs:
+                    self.pair_effects.fit(self.pair_prior)
             else:
                 guess = seconds / self.slowdowns.slowdown(loads, others[None, :])
                 entry.runs[device] = (guess, 0)
@@ -226,8 +237,10 @@ class Stdm:
         entries: Mapping[Row, EstimateEntry],
         devices: Mapping[str, frozenset[Device]],
         declared_mib: Mapping[str, int],
+        pairs: Mapping[tuple[Row, Row], tuple[float, float]] | None = None,
     ) -> None:
-        """Start with rows that were measured before (``store``); replaces rows of the same key."""
+        """Start with rows, and ``pairs`` (``PairEffects.sums``), that were measured before
+        (``store``); replaces rows and pairs of the same key."""
         for row, entry in entries.items():
             self._entry(row)
             self.entries[row] = entry
@@ -237,6 +250,61 @@ class Stdm:
         self._new_cells = self._cells
         self._fitted = False
         self._forget_everything()
+        if pairs:
+            self.pair_effects.adopt(pairs)
+            if self._fits_pairs:
+                self.pair_effects.fit(self.pair_prior)
+
+    def merge(
+        self,
+        entries: Mapping[Row, EstimateEntry],
+        devices: Mapping[str, frozenset[Device]],
+        declared_mib: Mapping[str, int],
+        pairs: Mapping[tuple[Row, Row], tuple[float, float]],
+    ) -> None:
+        """Take in a table that others write to as well, this node among them: of each time, cell
+        and pair what more observations have gone into, and all else as it is."""
+        moved = self._merge_cells(entries)
+        for row, other in entries.items():
+            runs = self.entries[row].runs
+            for device, (seconds, count) in other.runs.items():
+                before = runs.get(device, (0.0, 0))
+                if count >= before[1] and before != (seconds, count):
+                    moved = True
+                    runs[device] = seconds, count
+        for kind, versions in devices.items():
+            self.devices[kind] = self.devices.get(kind, frozenset()) | versions
+        self.declared_mib |= declared_mib
+        if moved:
+            self.changes += 1
+            self._forget_everything()
+        known = self.pair_effects.sums()
+        more = {p: sums for p, sums in pairs.items() if sums[0] > known.get(p, (0.0, 0.0))[0]}
+        if more:
+            self.pair_effects.adopt(more)
+            if self._fits_pairs:
+                self.pair_effects.fit(self.pair_prior)
+
+    def _merge_cells(self, entries: Mapping[Row, EstimateEntry]) -> bool:
+        """The cells of ``merge``, all rows at once; whether any has changed."""
+        if not entries:
+            return False
+        own = [self._entry(row) for row in entries]
+        mine = np.array([one.values for one in own])
+        my_counts = np.array([one.counts for one in own])
+        theirs = np.array([one.values for one in entries.values()])
+        their_counts = np.array([one.counts for one in entries.values()])
+        unknown = ~np.isfinite(mine)
+        take = np.isfinite(theirs) & ((their_counts >= my_counts) | unknown)
+        self._cells += int((take & unknown).sum())
+        distance = np.abs(theirs - mine)
+        changed = take & ~(distance <= 1e-9)
+        self._new_cells += int((take & ~(distance <= _MOVED)).sum())
+        counted = take & (their_counts != my_counts)
+        for number in np.flatnonzero((take & (theirs != mine) | counted).any(axis=1)).tolist():
+            own[number].values = np.where(take[number], theirs[number], mine[number])
+            own[number].counts = np.where(take[number], their_counts[number], my_counts[number])
+        return bool(changed.any())
 
     # -- queries (hrm.pipelines.core.model.Estimates) -------------------------------------------
 
@@ -275,6 +343,10 @@ class Stdm:
             found.flags.writeable = False
             self._features[row] = found
         return found
+
+    def pair_prior(self, victim: Row, partner: Row) -> float:
+        """ln(slow-down) of ``victim`` next to ``partner``, by their loads alone."""
+        return pair_prior(self._loads(victim), self._loads(partner), self.sharing)
 
     def memory_mib(self, row: Row) -> float:
         return self._memory(row, "memory", self.memory_scale_mib)

@@ -1,0 +1,1 @@
+"""Which waiting jobs start together on one shared GPU."""

@@ -1,0 +1,53 @@
+"""hrm policy score: a table of measured co-runs in, what each score is worth out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from typer.testing import Result
+
+Run = Callable[..., Result]
+
+JOBS = "job,sm\na,0.9\nb,0.8\nc,0.3\nd,0.1\n"
+PAIRS = {"ab": (1.7, 1.6), "ac": (1.2, 1.3), "ad": (1.0, 1.1), "bc": (1.1, 1.2), "bd": (1.0, 1.0)}
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    lines = ["run,sharing,job,slowdown"]
+    for pair, slowdowns in PAIRS.items():
+        lines += [f"{pair},time-slicing,{j},{s}" for j, s in zip(pair, slowdowns, strict=True)]
+    (tmp_path / "jobs.csv").write_text(JOBS)
+    (tmp_path / "runs.csv").write_text("\n".join(lines) + "\n")
+    return tmp_path
+
+
+def test_a_row_for_each_score(hrm: Run, data: Path) -> None:
+    result = hrm("policy", "score", str(data), "--resamples", "20")
+    assert result.exit_code == 0, result.stderr
+    rows = [line.split() for line in result.stdout.splitlines()[1:]]
+    assert {row[1] for row in rows} == {"cosine", "overload", "learned", "sensitivity"}
+    assert all(row[0] == "time-slicing" for row in rows)
+    assert sum("(default)" in row for row in rows) == 2
+
+
+@pytest.mark.parametrize("wanted", [("--json",), ("--output", "json")])
+def test_as_json(hrm: Run, data: Path, wanted: tuple[str, ...]) -> None:
+    held = json.loads(hrm("policy", "score", str(data), "--resamples", "20", *wanted).stdout)
+    assert (held["jobs"], held["runs"], held["features"]) == (4, 5, ["sm"])
+    overload = next(one for one in held["scores"] if one["score"] == "overload")
+    assert overload["regret"]["value"] < 0.1
+    assert overload["rank_set"]["value"] > 0.7
+    cosine = next(one for one in held["scores"] if one["score"] == "cosine")
+    assert cosine["rank_set"] is None, "with one feature all are alike to it"
+
+
+def test_a_hole_is_an_error_that_names_the_line(hrm: Run, data: Path) -> None:
+    (data / "jobs.csv").write_text("job,sm\na,0.9\nb,\n")
+    result = hrm("policy", "score", str(data))
+    assert result.exit_code == 1
+    assert "jobs.csv, line 3: sm is empty" in result.stderr
+    assert "Traceback" not in result.stderr
