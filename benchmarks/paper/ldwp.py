@@ -52,9 +52,9 @@ CORES, TIME_SCALES = (2, 4, 16), (3.0, 12.0, 48.0, 192.0)
 HEURISTICS = ("least-loaded", "min-wait", "ect")
 DEFAULT_PAIR = f"{cluster_policies.HEURISTIC}+{corun.HEURISTIC}"
 RIVAL = "ect+min-min"
-NODE_POLICIES = ("random", "mct", "min-min", "pats", "iawp:cosine", "iawp:cosine:guarded")
+NODE_POLICIES = ("random", "mct", "min-min", "pats", "iawp:cosine", "iawp:guarded")
 ORACLES = ("iawp:oracle", "iawp:oracle:guarded")
-WORLDS = ("measured", "measured-mps", "overload")
+WORLDS = ("measured", "measured-mps")
 PUBLISHED = ("random+random", "ect+mct", "demand+pats", f"{LEARNED}+iawp:cosine")
 PUBLISHED_RATES = (10.0, 20.0, 40.0, 60.0, 90.0, 120.0)
 WORSE = 0.05
@@ -78,7 +78,7 @@ class Plan:
     source_decisions: int
 
 
-FULL = Plan(10, 5, 3, 2, {2: 400, 4: 400, 16: 600}, 60.0, 650, 500, TIME_SCALES, CORES, 3_000)
+FULL = Plan(10, 3, 3, 2, {2: 300, 4: 300, 16: 450}, 60.0, 250, 300, TIME_SCALES, CORES, 1_500)
 QUICK = Plan(2, 1, 1, 1, {2: 80, 4: 80, 16: 80}, 6.0, 40, 40, (12.0,), (2, 4), 300)
 
 
