@@ -70,7 +70,7 @@ def report(document: Mapping[str, Any]) -> str:
                 ["node policy", "best heuristic", "over ideal", "ldwp-set", "difference"], rows
             ),
         ]
-    for experiment in ("overload", "published", "pairs"):
+    for experiment in ("cells", "overload", "published", "pairs"):
         points = [one for one in document["points"] if one["experiment"] == experiment]
         if points:
             parts += [f"## {experiment.capitalize()}: all figures", _table(points)]
@@ -107,6 +107,11 @@ def _headline(document: Mapping[str, Any]) -> str:
         lines.append(
             f"Under 1.5 x load `{document['default_pair']}` ends "
             f"{100 * document['overload_share_of_bound']:.0f} % of what the fluid bound allows of "
-            f"the mix."
+            f"the mix, `ect+min-min` {100 * document['overload_rival_share']:.0f} %."
         )
+    lines.append(
+        f"Experiments: {', '.join(document['experiments'])}. `arrivals, in p95` says how many "
+        "times the 95th percentile of response tasks arrived for: below 10 a window is short, and "
+        "the end of the run, without arrivals, weighs."
+    )
     return " ".join(lines)

@@ -356,8 +356,7 @@ def _error(weights: Tensors, samples: Sequence[PlacementSample]) -> float:
 
 
 def _frozen(model: Model) -> Callable[[], ClusterPolicy]:
-    rng = np.random.default_rng(0)
-    return lambda: load_policy(KIND, rng=rng, model=model, guarded=False)
+    return partial(load_policy, KIND, rng=np.random.default_rng(0), model=model, guarded=False)
 
 
 def _model(weights: Tensors, samples: Sequence[PlacementSample], args: EnsembleArgs) -> Model:
