@@ -6,13 +6,15 @@ A guard has two ways to decide: a learned policy, and a heuristic that always de
     off      the heuristic alone
     shadow   the heuristic acts; what the learned one would have done is recorded with it
     canary   the learned one acts for 1, 10 or 50 % of the questions, by a hash of their key
-    on       it acts for all (for 90 % until there is something to compare it with)
+    on       it acts for all but a twentieth, which stays with the heuristic for good, to compare
 
 A ``Doubt`` sends one question to the heuristic (a *fallback*), for a ``Reason`` that is counted:
 the learned one raised, doubted itself, or exceeded its budget; three such delays in a row open a
-breaker for a minute. A watchdog compares how long tasks took with what the heuristic had expected:
-where the 95th percentile of that ratio is worse by 10 % than that of the heuristic's own tasks, at
-each of 200 ends in a row, the mode falls back to ``shadow``, and stays there over a restart.
+breaker for a minute. A watchdog (``hrm.policies.watchdog``) compares how long tasks took with what
+the heuristic had expected, between the questions that the hash gave to each of the two, over the
+same span of time: where the learned one's are worse by more than 10 % and chance, the mode falls
+back to ``shadow``, and stays there over a restart. What the learned policy was given counts as its
+own, also where it fell back: which questions it doubts is not drawn by a hash.
 
 Nothing here knows tasks, nodes or networks, reads a clock or draws at random: questions ``V``,
 decisions ``D`` and both times are the caller's (``hrm.policies.guarded``,
@@ -35,6 +37,7 @@ from typing import Generic, NamedTuple, TypeVar
 import numpy as np
 
 from hrm.errors import InvalidConfig, InvalidRequest, NotFound
+from hrm.policies.watchdog import Watchdog
 
 __all__ = [
     "Decided",
@@ -47,7 +50,6 @@ __all__ = [
     "Reason",
     "Recommendation",
     "ShadowRecord",
-    "Watchdog",
     "canary_place",
     "mode_of",
 ]
@@ -70,7 +72,8 @@ class GuardMode(enum.Enum):
 
     @property
     def share(self) -> float:
-        """Share of the questions that the learned policy decides, 0..1."""
+        """Share of the questions that the learned policy decides, 0..1; of ``on`` less
+        ``GuardBounds.reference_share``."""
         return _SHARES.get(self, 0.0)
 
 
@@ -123,15 +126,23 @@ class GuardBounds:
     strikes: int = 3
     """Decisions over the time budget in a row that open the breaker."""
     breaker_s: float = 60.0
+    reference_share: float = 0.05
+    """Share of the questions that stays with the heuristic when the mode is ``on``, so that there
+    is always something of the same time to compare with."""
     watch_factor: float = 1.1
-    watch_tasks: int = 200
-    """How many of the learned policy's ends the watchdog compares, and at how many of them in a row
-    it must be worse. Tasks and not seconds: ten minutes may be a task or ten thousand."""
+    """How many times worse than the heuristic the learned policy may be."""
+    watch_span: int = 4_000
+    """Ends that are compared, the latest of both. Ends and not seconds: ten minutes may be a task
+    or ten thousand."""
+    watch_every: int = 50
+    """Ends from one comparison to the next."""
+    watch_false_alarms: float = 0.01
+    """Probability of a roll back of a policy that is no worse, from one setting of the mode to the
+    next, however long that is."""
     samples_min: int = 20
     """With fewer on either side there is no comparison."""
     samples_max: int = 512
-    blind_share: float = 0.9
-    """Most that the learned policy decides while too little is known of the heuristic."""
+    """Times of the learned policy's latest decisions that are kept."""
     failed_ratio: float = 10.0
     """What a failure counts as, in expected times."""
     pending_max: int = 100_000
@@ -157,6 +168,11 @@ class Decided(NamedTuple, Generic[D]):
     learned: bool
     reason: Reason | None
     doubt: str = ""
+
+    @property
+    def drawn(self) -> bool:
+        """Whether the question was the learned policy's to decide, also where it fell back."""
+        return self.learned or self.reason is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,13 +211,14 @@ class GuardStatus:
     seconds_p50: float
     seconds_p99: float
     ratio_p95: float
-    """Response over the heuristic's expectation, of what the learned policy decided; NaN: few."""
+    """Response over the heuristic's expectation, of what was the learned policy's to decide; NaN:
+    few. ``reference_p95``: of what was the heuristic's, over the same span."""
     reference_p95: float
     ratio_mean: float
     """The means of the same ratios; NaN: few."""
     reference_mean: float
     compared: int
-    """Ends of which the ratio is known, of what the learned policy decided."""
+    """Ends of which the ratio is known, of what was the learned policy's to decide."""
     reference_compared: int
     rolled_back_at: float | None
     last: str
@@ -209,58 +226,13 @@ class GuardStatus:
     records: tuple[ShadowRecord, ...] = ()
 
 
-class Watchdog:
-    """Compares how long things took with what the heuristic expected, for both deciders."""
+class _Awaited(NamedTuple):
+    """``life``: number of the mode's setting under which it was decided."""
 
-    def __init__(self, bounds: GuardBounds) -> None:
-        self._bounds = bounds
-        self._learned: deque[float] = deque(maxlen=bounds.watch_tasks)
-        self._reference: deque[float] = deque(maxlen=bounds.samples_max)
-        self._worse = 0
-        self.compared = self.reference_compared = 0
-        """Ends that were taken in: of the learned policy's, and of the heuristic's."""
-
-    def observed(self, ratio: float, *, learned: bool) -> bool:
-        """Take in one end; true: the learned policy has been worse for too long."""
-        if not learned:
-            self.reference_compared += 1
-            self._reference.append(ratio)
-            return False
-        self.compared += 1
-        self._learned.append(ratio)
-        ratio_p95, reference_p95 = self.p95()
-        # Comparisons with NaN, of too few samples, are false.
-        worse = ratio_p95 > self._bounds.watch_factor * reference_p95
-        self._worse = self._worse + 1 if worse else 0
-        return self._worse >= self._bounds.watch_tasks
-
-    def p95(self) -> tuple[float, float]:
-        """The 95th percentiles, of the learned policy's lately and of the heuristic's; NaN: few."""
-        ours, theirs = (
-            float(np.percentile(side, 95)) if side else math.nan for side in self._sides()
-        )
-        return ours, theirs
-
-    def means(self) -> tuple[float, float]:
-        """The means of the same."""
-        ours, theirs = (float(np.mean(side)) if side else math.nan for side in self._sides())
-        return ours, theirs
-
-    def _sides(self) -> tuple[list[float], list[float]]:
-        """The ratios of both that are compared; none where there are few."""
-        few = self._bounds.samples_min
-        ours = list(self._learned) if len(self._learned) >= few else []
-        return ours, list(self._reference) if self.has_reference else []
-
-    @property
-    def has_reference(self) -> bool:
-        """Whether enough is known of the heuristic to compare with."""
-        return len(self._reference) >= self._bounds.samples_min
-
-    def forget(self) -> None:
-        """Reset the record of the learned policy; that of the heuristic stays."""
-        self._learned.clear()
-        self._worse = 0
+    life: int
+    drawn: bool
+    unit: str
+    expected_s: float
 
 
 @dataclass(slots=True)
@@ -319,8 +291,16 @@ class PolicyGuard(Generic[V, D]):
         self._breaker_until: float | None = None
         self._seconds: deque[float] = deque(maxlen=self.bounds.samples_max)
         self._records: deque[ShadowRecord] = deque(maxlen=self.bounds.records_max)
-        self._pending: dict[str, tuple[bool, float]] = {}
-        self._watchdog = Watchdog(self.bounds)
+        self._pending: dict[str, _Awaited] = {}
+        self._life = 0
+        self._watchdog = Watchdog(
+            factor=self.bounds.watch_factor,
+            span=self.bounds.watch_span,
+            every=self.bounds.watch_every,
+            samples_min=self.bounds.samples_min,
+            false_alarms=self.bounds.watch_false_alarms,
+            ratio_max=self.bounds.failed_ratio,
+        )
         self._rolled_back_at: float | None = None
         self._last = ""
         self.on_roll_back: Callable[[], None] | None = None
@@ -331,17 +311,23 @@ class PolicyGuard(Generic[V, D]):
         return self._mode
 
     def set_mode(self, mode: GuardMode) -> None:
-        """From now on. A way up gives the learned policy a clean record."""
+        """From now on. Another mode begins a clean record, for both sides."""
         if mode.share > self._mode.share:
-            self._watchdog.forget()
             self._rolled_back_at = None
+        if mode is not self._mode:
+            self._begin(mode)
+
+    def _begin(self, mode: GuardMode) -> None:
+        """What was decided in another mode was drawn by other shares, and is not compared."""
         self._mode = mode
+        self._life += 1
+        self._watchdog.forget()
 
     def decide(self, key: str, view: V, now: float) -> Decided[D]:
         """The answer that counts for the question ``view``, which is known as ``key``, as is what
         the answer begins."""
         decided, expected_s = self.recommendation(key, view, now)
-        self.expect(key, expected_s, learned=decided.learned)
+        self.expect(key, expected_s, drawn=decided.drawn)
         return decided
 
     def recommendation(self, key: str, view: V, now: float) -> tuple[Decided[D], float]:
@@ -370,11 +356,16 @@ class PolicyGuard(Generic[V, D]):
         self._counters.learned += 1
         return Decided(recommendation.decision, recommendation.why, True, None), safe.expected_s
 
-    def expect(self, key: str, expected_s: float, *, learned: bool) -> None:
-        """Await the end of ``key``: ``learned`` if the learned policy started it; the heuristic
-        had ``expected_s`` (NaN: unknown). It replaces what was awaited under this key."""
+    def expect(self, key: str, expected_s: float, *, drawn: bool, unit: str | None = None) -> None:
+        """Await the end of ``key``, of which the heuristic had expected ``expected_s`` (NaN:
+        unknown). It replaces what was awaited under this key.
+
+        Args:
+            drawn: see ``Decided.drawn``.
+            unit: the key of the question that began it, where that is another one.
+        """
         self._pending.pop(key, None)
-        self._pending[key] = (learned, expected_s)
+        self._pending[key] = _Awaited(self._life, drawn, key if unit is None else unit, expected_s)
         if len(self._pending) > self.bounds.pending_max:
             del self._pending[next(iter(self._pending))]
 
@@ -384,13 +375,15 @@ class PolicyGuard(Generic[V, D]):
 
     def ended(self, key: str, *, now: float, response_s: float, ok: bool) -> None:
         """What was decided under ``key`` has ended; unknown keys are ignored."""
-        learned, expected_s = self._pending.pop(key, (False, math.nan))
-        if not expected_s > 0.0 or not math.isfinite(expected_s):
+        awaited = self._pending.pop(key, None)
+        if awaited is None or awaited.life != self._life:
             return
-        ratio = response_s / expected_s if ok else self.bounds.failed_ratio
-        if not math.isfinite(ratio):
+        if not awaited.expected_s > 0.0 or not math.isfinite(awaited.expected_s):
             return
-        if self._watchdog.observed(ratio, learned=learned) and self._mode.share > 0.0:
+        ratio = response_s / awaited.expected_s if ok else self.bounds.failed_ratio
+        if math.isfinite(ratio) and self._watchdog.observed(
+            ratio, awaited.unit, drawn=awaited.drawn
+        ):
             self._roll_back(now)
 
     def status(self, now: float) -> GuardStatus:
@@ -427,9 +420,8 @@ class PolicyGuard(Generic[V, D]):
         )
 
     def _share(self) -> float:
-        """The mode's share; less while there is nothing to compare with, as after a restart."""
-        share = self._mode.share
-        return share if self._watchdog.has_reference else min(share, self.bounds.blind_share)
+        """The mode's share, less what always stays with the heuristic."""
+        return min(self._mode.share, 1.0 - self.bounds.reference_share)
 
     def _asked(self, view: V, now: float) -> Recommendation[D]:
         """The learned policy's answer, if it may count."""
@@ -491,18 +483,17 @@ class PolicyGuard(Generic[V, D]):
 
     def _roll_back(self, now: float) -> None:
         ratio_p95, reference_p95 = self._watchdog.p95()
-        was = self._mode.value
+        worse = self.bounds.watch_factor - 1.0
         self._count(
             Doubt(
                 Reason.WATCHDOG,
-                f"p95 of response over expectation {ratio_p95:.2f}, {self.heuristic}'s is "
-                f"{reference_p95:.2f}, for {self.bounds.watch_tasks} ends: back from {was} to "
-                f"shadow",
+                f"response over expectation is worse than {self.heuristic}'s by more than "
+                f"{worse:.0%} and chance, in the mean or in the tail (p95 {ratio_p95:.2f}, its "
+                f"{reference_p95:.2f}): back from {self._mode.value} to shadow",
             )
         )
-        self._mode = GuardMode.SHADOW
+        self._begin(GuardMode.SHADOW)
         self._rolled_back_at = now
-        self._watchdog.forget()
         if self.on_roll_back is not None:
             self.on_roll_back()
 

@@ -15,8 +15,9 @@ where the negotiator would refuse that.
 
 What the watchdog compares is the wait of each container, from its first proposal by the policy that
 placed it until its node reports that it runs, over the wait that the heuristic had expected of its
-own choice; both with ``START_S`` added. One that ends before it runs counts with what it has waited
-if that is more than was expected, else not at all: that it would have waited less is not known.
+own choice; both with ``START_S`` added. Containers of one application count as one, by their mean.
+One that ends before it runs counts with what it has waited if that is more than was expected, else
+not at all: that it would have waited less is not known.
 
 Limits: one that never returns cannot be interrupted. A candidate sees choices that were not carried
 out (in shadow, all its own), and so does the heuristic. A waiting stream, and a container that the
@@ -106,7 +107,7 @@ class PlacementGuard:
         self._pairs: list[GuardedPlacement] = []
         self._missing = "it is being loaded"
         self._awaited: dict[str, tuple[float, bool, float]] = {}
-        """Of containers that were placed: when first by this policy, whether by the candidate, and
+        """Of containers that were placed: when first by this side, whether the candidate's, and
         the expected response."""
         self.guard: PolicyGuard[_Question, _Choice] = PolicyGuard(
             policy=candidate,
@@ -175,19 +176,20 @@ class PlacementGuard:
         waits_s: Sequence[float],
         now: float,
         *,
-        learned: bool,
+        drawn: bool,
     ) -> None:
-        """Await the start of those of ``entries`` that have a row, ``learned`` if the candidate
-        chose it; ``waits_s``: what the heuristic expected."""
+        """Await the start of those of ``entries`` that have a row, ``drawn`` if the candidate was
+        to choose it; ``waits_s``: what the heuristic expected."""
         awaited = self._awaited
         for entry, row, wait_s in zip(entries, rows, waits_s, strict=True):
             container_id = entry.container_id
             known = awaited.get(container_id)
-            if row is None or (known is not None and known[1] == learned):
+            if row is None or (known is not None and known[1] == drawn):
                 continue
             awaited.pop(container_id, None)
-            awaited[container_id] = (now, learned, START_S + wait_s)
-            self.guard.expect(container_id, START_S + wait_s, learned=learned)
+            awaited[container_id] = (now, drawn, START_S + wait_s)
+            unit = application_of(container_id)
+            self.guard.expect(container_id, START_S + wait_s, drawn=drawn, unit=unit)
             if len(awaited) > self.guard.bounds.pending_max:
                 del awaited[next(iter(awaited))]
 
@@ -258,7 +260,7 @@ class GuardedPlacement:
                 if row is not None:
                     view.apply(row, entry, now)
         if question.waits_s:
-            self._trust.expect(entries, rows, question.waits_s, now, learned=decided.learned)
+            self._trust.expect(entries, rows, question.waits_s, now, drawn=decided.drawn)
         return rows
 
     def learns_from(self, co_running: CoRunning) -> None:

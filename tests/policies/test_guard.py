@@ -63,11 +63,12 @@ def made(
 
 @pytest.mark.parametrize("mode", GuardMode)
 def test_the_share_of_a_mode_is_the_share_that_is_learned(mode: GuardMode) -> None:
-    guard = made(mode=mode, blind_share=1.0)
+    guard = made(mode=mode, reference_share=0.0)
     decided = [guard.decide(f"task-{number}", number, 0.0) for number in range(4_000)]
     share = sum(each.decision for each in decided) / 4_000
     assert share == pytest.approx(mode.share, abs=0.02)
     assert [each.learned for each in decided] == [each.decision == 1 for each in decided]
+    assert [each.drawn for each in decided] == [each.learned for each in decided]
     status = guard.status(0.0)
     assert (status.asked, status.learned) == (4_000, share * 4_000)
     assert status.shadowed == (4_000 if mode is GuardMode.SHADOW else 0)
@@ -211,28 +212,26 @@ def _live(
     return now
 
 
-def test_one_that_is_worse_at_two_hundred_ends_in_a_row_goes_back_into_the_shadow() -> None:
+def test_one_that_is_worse_goes_back_into_the_shadow() -> None:
     guard = made(mode=GuardMode.CANARY_50)
     now = _live(guard, 300, 0.0, {False: 12.0, True: 13.0})
-    assert guard.mode is GuardMode.CANARY_50
+    assert guard.mode is GuardMode.CANARY_50, "it is less than 10 % worse"
     now = _live(guard, 340, now, {False: 12.0, True: 15.0})
-    assert guard.mode is GuardMode.CANARY_50
-    now = _live(guard, 120, now, {False: 12.0, True: 15.0})
     status = guard.status(now)
     assert status.mode is GuardMode.SHADOW
     assert status.rolled_back_at is not None
     assert status.fallbacks == {"watchdog": 1}
-    assert "p95 of response over expectation 1.50, plain's is 1.20" in status.last
+    assert "than plain's by more than 10% and chance" in status.last
+    assert "(p95 1.50, its 1.20): back from canary-50 to shadow" in status.last
     guard.set_mode(GuardMode.CANARY_10)
     assert guard.status(now).rolled_back_at is None
 
 
 def test_a_bad_spell_that_ends_is_forgiven() -> None:
     guard = made(mode=GuardMode.CANARY_50)
-    now = 0.0
-    for _ in range(5):
-        now = _live(guard, 10, now, {False: 10.0, True: 20.0})
-        now = _live(guard, 390, now, {False: 10.0, True: 10.0})
+    now = _live(guard, 390, 0.0, {False: 10.0, True: 10.0})
+    now = _live(guard, 10, now, {False: 10.0, True: 20.0})
+    _live(guard, 1_000, now, {False: 10.0, True: 10.0})
     assert guard.mode is GuardMode.CANARY_50
 
 
@@ -252,22 +251,29 @@ def test_slow_for_all_is_no_fault_of_the_learned_one() -> None:
     assert guard.mode is GuardMode.CANARY_50
 
 
-def test_what_was_learned_of_the_heuristic_is_the_measure_when_all_is_learned() -> None:
-    guard = made(mode=GuardMode.SHADOW)
-    now = _live(guard, 100, 0.0, {False: 10.0})
+@pytest.mark.parametrize("earlier", [GuardMode.SHADOW, GuardMode.CANARY_50])
+def test_what_was_decided_in_another_mode_is_not_compared(earlier: GuardMode) -> None:
+    """Calm while the heuristic decided, busy since the policy is on: no difference between them."""
+    guard = made(mode=earlier)
+    now = _live(guard, 200, 0.0, {False: 10.0, True: 10.0})
+    late = [f"late-{number}" for number in range(200)]
+    for key in late:
+        guard.decide(key, 1, now)
     guard.set_mode(GuardMode.ON)
-    _live(guard, 700, now, {True: 12.0, False: 10.0})
-    assert guard.mode is GuardMode.SHADOW
+    for key in late:
+        guard.ended(key, now=now, response_s=10.0, ok=True)
+    _live(guard, 1_200, now, {True: 30.0, False: 30.0})
+    assert guard.mode is GuardMode.ON
+    assert guard.status(now).reference_p95 == 3.0
 
 
 def test_failures_count_as_very_late() -> None:
-    guard = made(mode=GuardMode.SHADOW)
-    now = _live(guard, 100, 0.0, {False: 10.0})
-    guard.set_mode(GuardMode.ON)
-    while now < 1_000 and guard.mode is GuardMode.ON:
-        guard.decide(f"t{now}", 1, now)
-        guard.ended(f"t{now}", now=now, response_s=1.0, ok=int(now) % 10 > 0)
-        now += 1.0
+    """A tenth fails, and nothing else differs: ranks show little of that, the tail does."""
+    guard = made(mode=GuardMode.CANARY_50)
+    for number in range(2_000):
+        learned = guard.decide(str(number), 1, 0.0).learned
+        ok = not learned or number % 10 > 0
+        guard.ended(str(number), now=float(number), response_s=10.0 + number % 7, ok=ok)
     assert guard.mode is GuardMode.SHADOW
 
 
@@ -278,16 +284,40 @@ def test_few_samples_decide_nothing() -> None:
     assert math.isnan(guard.status(0.0).reference_p95)
 
 
-def test_one_that_is_on_without_a_record_of_the_heuristic_leaves_a_tenth_to_it_until_there_is() -> (
-    None
-):
+def test_one_that_is_on_leaves_a_twentieth_to_the_heuristic_for_good() -> None:
     guard = made(mode=GuardMode.ON)
     learned = []
-    for number in range(1_000):
+    for number in range(10_000):
         learned.append(guard.decide(str(number), 1, 0.0).learned)
         guard.ended(str(number), now=float(number), response_s=10.0, ok=True)
-    assert learned.count(False) == 20
-    assert all(learned[learned.index(False) + 600 :])
+    for thousand in range(0, 10_000, 1_000):
+        assert learned[thousand : thousand + 1_000].count(False) == pytest.approx(50, abs=25)
+    status = guard.status(0.0)
+    assert (status.compared, status.reference_compared) == (
+        learned.count(True),
+        learned.count(False),
+    )
+
+
+def test_where_the_learned_policy_falls_back_its_tasks_are_still_its_own() -> None:
+    """It doubts what is slow, and does as the heuristic does: no difference that is its fault."""
+    random = np.random.default_rng(3)
+
+    def doubts(view: int) -> Recommendation[int]:
+        if view:
+            raise Doubt(Reason.DISAGREEMENT, "strange")
+        return Recommendation(1, "learned")
+
+    guard = made(doubts)
+    for number in range(3_000):
+        slow = int(random.random() < 0.5)
+        decided = guard.decide(str(number), slow, 0.0)
+        response_s = (40.0 if slow else 10.0) * float(random.lognormal(0.0, 0.5))
+        guard.ended(str(number), now=1.0, response_s=response_s, ok=True)
+        assert decided.drawn or not decided.learned
+    status = guard.status(1.0)
+    assert status.mode is GuardMode.ON
+    assert status.compared > 2_800 and status.learned < 1_600
 
 
 def test_what_never_ends_is_forgotten_at_the_bound() -> None:

@@ -22,7 +22,7 @@ from hrm.sim.run import Result, run_plan, run_seed
 from tests.sim.planted.yielding import beside_what_yields
 
 SEEDS = range(6)
-BOUNDS = GuardBounds(blind_share=1.0)
+BOUNDS = GuardBounds(reference_share=0.0)
 Candidate = Callable[[PlacementPolicy, int], PlacementPolicy]
 Guards = list[PlacementGuard]
 

@@ -78,7 +78,8 @@ class GuardedGpuSharing:
         if place is not None:
             one = view.waiting[place]
             expected_s = len(one.profile) * self._tick_s
-            self.guard.expect(self._name(one.key), expected_s, learned=decided.learned)
+            name = self._name(one.key)
+            self.guard.expect(name, expected_s, drawn=decided.drawn, unit=key)
         return place
 
     def ended(self, job: int, *, now: float, ran_s: float, ok: bool) -> None:

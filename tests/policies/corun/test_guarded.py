@@ -67,7 +67,7 @@ def made(
         "model": "m",
         "outside": lambda _rows: 0.0,
         "sampled_at_s": lambda: None,
-        "bounds": GuardBounds(budget_s=0.01, blind_share=1.0),
+        "bounds": GuardBounds(budget_s=0.01, reference_share=0.0),
     }
     rng = np.random.default_rng(0)
     return GuardedNodePolicy(
@@ -220,20 +220,37 @@ def _watched(policy: GuardedNodePolicy, number: int, waited_s: float) -> None:
     policy.ended(timing(start, waited_s), now)
 
 
+def _slices(policy: GuardedNodePolicy, slices: range, slow: str) -> None:
+    """Three steps in each slice, which wait where the policy ``slow`` has the node."""
+    for number in slices:
+        for step in range(3):
+            now = 30.0 * number + 5.0 * step
+            start = _placed(policy, 3 * number + step, now)
+            policy.ended(timing(start, 5.0 if start.placed_by == slow else 0.1), now)
+
+
 def test_it_goes_back_to_its_shadow_where_it_is_worse_for_long() -> None:
-    policy = made(mode=GuardMode.OFF)
+    policy = made(mode=GuardMode.CANARY_50)
     fell: list[bool] = []
     policy.guard.on_roll_back = lambda: fell.append(True)
-    for number in range(30):
-        _watched(policy, number, 0.1)
-    policy.guard.set_mode(GuardMode.ON)
-    for number in range(30, 90):
-        _watched(policy, number, 0.1)
-    assert policy.guard.mode is GuardMode.ON, "as good as the heuristic"
-    for number in range(90, 330):
-        _watched(policy, number, 5.0)
+    _slices(policy, range(60), slow="")
+    assert policy.guard.mode is GuardMode.CANARY_50, "as good as the heuristic"
+    _slices(policy, range(60, 140), slow=policy.name)
     assert (policy.guard.mode, fell) == (GuardMode.SHADOW, [True])
     assert fallbacks(policy)["watchdog"] == 1
+
+
+def test_steps_of_one_slice_are_one_piece_of_evidence() -> None:
+    """Four slices with many steps: by chance one policy may have had the busy ones."""
+    policy = made(mode=GuardMode.CANARY_50)
+    for number in range(4):
+        for step in range(200):
+            now = 30.0 * number + 0.1 * step
+            start = _placed(policy, 200 * number + step, now)
+            policy.ended(timing(start, 5.0 if start.placed_by == policy.name else 0.1), now)
+    status = policy.guard.status(120.0)
+    assert status.mode is GuardMode.CANARY_50
+    assert status.compared > 0 and status.reference_compared > 0
 
 
 @pytest.mark.parametrize(
@@ -255,7 +272,7 @@ def test_a_failure_counts_where_its_place_may_be_why(outcome: RunOutcome, counts
 
 @pytest.mark.parametrize(("by", "counts"), [("backwards", True), (FOR_WAITING, False)])
 def test_what_the_node_started_itself_after_all_is_unowned(by: str, counts: bool) -> None:
-    policy = made(bounds=GuardBounds(samples_min=1, blind_share=1.0))
+    policy = made(bounds=GuardBounds(samples_min=1, reference_share=0.0))
     start = _placed(policy, 0, 100.0)
     policy.ended(timing(start._replace(placed_by=by), 60.0), 160.0)
     assert math.isfinite(policy.guard.status(160.0).ratio_p95) is counts

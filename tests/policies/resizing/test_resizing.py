@@ -40,7 +40,7 @@ class Says:
 def guarded(what: Any, mode: GuardMode = GuardMode.ON, **bounds: Any) -> GuardedResizing:
     return GuardedResizing(
         "says", Says(what), OnePerTask(), origin="here", clock_s=lambda: 0.0, mode=mode,
-        bounds=GuardBounds(**{"blind_share": 1.0} | bounds),
+        bounds=GuardBounds(**{"reference_share": 0.0} | bounds),
     )  # fmt: skip
 
 
@@ -105,10 +105,10 @@ def test_of_a_canary_a_workload_has_one_policy_all_the_time() -> None:
 
 
 def test_one_whose_tasks_wait_for_workers_goes_back_to_the_shadow() -> None:
-    apps = [ApplicationId(f"app-{number}") for number in range(40)]
-    both = guarded(1, GuardMode.CANARY_50, watch_tasks=40)
+    apps = [ApplicationId(f"app-{number}") for number in range(60)]
+    both = guarded(1, GuardMode.CANARY_50)
     by_candidate = {x for x in apps if canary_place(x) < GuardMode.CANARY_50.share}
-    for second in range(60):
+    for second in range(10):
         for app in apps:
             both.workers(app, VIEW, float(second))
             task = TaskId(f"{app}-{second}")

@@ -9,8 +9,8 @@ As a canary the two policies, which share one set of cores and GPUs, take turns 
 the node's name and the number of the slice of ``SLICE_S``, so nodes switch at different times.
 
 Ended runs are compared subtask by subtask: the time since it was ready over the heuristic's
-estimate when it became ready, including everything ahead of it. Starts by the core itself count for
-neither policy.
+estimate when it became ready, including everything ahead of it; those that were started in one
+slice count as one, by their mean. Starts by the core itself count for neither policy.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ class GuardedNodePolicy:
         starts = []
         for start in decided.decision.starts:
             _, expected_s = self._expected[start.key]
-            self.guard.expect(_name(start.key), expected_s, learned=decided.learned)
+            self.guard.expect(_name(start.key), expected_s, drawn=decided.drawn, unit=key)
             starts.append(start._replace(placed_by=by, fallback=decided.doubt))
         return starts
 

@@ -5,8 +5,8 @@ the time. The candidate must return a whole number within the bounds of ``Resize
 
 What the watchdog compares is each task's response, from its submission to its end, over the time
 that such tasks have taken at workers so far, with ``START_S`` added, which is what it would take
-with a worker of its own; a task that fails counts as ten times that. Tasks of a workload none of
-which has ended count for neither.
+with a worker of its own; a task that fails counts as ten times that. The tasks of one workload
+count as one, by their mean; those of a workload none of which has ended count for neither.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class GuardedResizing:
         self._candidate = candidate
         self._heuristic = heuristic
         self._missing = missing
-        self._learned: dict[ApplicationId, bool] = {}
+        self._drawn: dict[ApplicationId, bool] = {}
         self.guard: PolicyGuard[_Question, int] = PolicyGuard(
             policy=name,
             kind="resizing",
@@ -71,15 +71,15 @@ class GuardedResizing:
 
     def workers(self, application_id: ApplicationId, view: WorkloadView, now: float) -> int:
         decided, _ = self.guard.recommendation(application_id, _Question(view, now), now)
-        self._learned.pop(application_id, None)
-        self._learned[application_id] = decided.learned
-        if len(self._learned) > _WORKLOADS_MAX:
-            del self._learned[next(iter(self._learned))]
+        self._drawn.pop(application_id, None)
+        self._drawn[application_id] = decided.drawn
+        if len(self._drawn) > _WORKLOADS_MAX:
+            del self._drawn[next(iter(self._drawn))]
         return decided.decision
 
     def submitted(self, application_id: ApplicationId, task_id: TaskId, view: WorkloadView) -> None:
-        learned = self._learned.get(application_id, False)
-        self.guard.expect(task_id, view.run_s + START_S, learned=learned)
+        drawn = self._drawn.get(application_id, False)
+        self.guard.expect(task_id, view.run_s + START_S, drawn=drawn, unit=application_id)
 
     def ended(self, task_id: TaskId, *, now: float, response_s: float, ok: bool) -> None:
         self.guard.ended(task_id, now=now, response_s=response_s, ok=ok)
