@@ -140,15 +140,37 @@ def _simulated(make: Callable[[], GpuSharingPolicy]) -> _Play:
 
 
 def _guarded(model: Model) -> _Play:
-    """As in use: behind its guard, which is on. Its time counts as none, for the machine that
-    measures is not the one that decides."""
+    """As in use: behind its guard, which is on, and which gets to know how jobs end. Its time
+    counts as none, for the machine that measures is not the one that decides. Each set of jobs has
+    a GPU by another name, so that what stays with packed SJF differs between sets."""
 
-    def make() -> GuardedGpuSharing:
-        return GuardedGpuSharing(
-            model, LearnedGpuSharing(model), gpu="gpu-0", clock_s=lambda: 0.0, mode=GuardMode.ON
+    def run(
+        jobs: Sequence[SimulatedGpuJob],
+        world: GpuInterference,
+        rule: CapacityRule,
+        pairs: PairFactors | None,
+    ) -> GpuRun:
+        policy = GuardedGpuSharing(
+            model,
+            LearnedGpuSharing(model),
+            gpu=f"gpu-{_number_of(jobs)}",
+            clock_s=lambda: 0.0,
+            tick_s=TICK_S,
+            mode=GuardMode.ON,
         )
 
-    return _simulated(make)
+        def ended(job: int, now: float, ran: float, ok: bool) -> None:
+            policy.ended(job, now=TICK_S * now, ran_s=TICK_S * ran, ok=ok)
+
+        return simulate(jobs, policy, world, rule, pairs, ended)
+
+    return run
+
+
+def _number_of(jobs: Sequence[SimulatedGpuJob]) -> str:
+    """Of a set of jobs: the same for all methods and trainings, another for each seed."""
+    held = repr([(one.name, one.kind, len(one.true), one.arrives) for one in jobs])
+    return hashlib.sha256(held.encode()).hexdigest()[:12]
 
 
 def trained_models(trainings: Sequence[DqnGpuArgs], cache: Path) -> list[Model]:

@@ -10,7 +10,7 @@ profiles have it, it is a policy with the same information as the others.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -29,13 +29,29 @@ def simulate(
     world: GpuInterference,
     rule: CapacityRule,
     known: PairFactors | None = None,
+    ended: Callable[[int, float, float, bool], None] | None = None,
 ) -> GpuRun:
-    """Let ``policy`` decide until all jobs have ended, or the step limit."""
+    """Let ``policy`` decide until all jobs have ended, or the step limit.
+
+    ``ended`` is called for each attempt that is over: the job's number, the tick, the ticks that it
+    ran, and whether it is done; else it ran out of memory.
+    """
     gpu = SharedGpu(jobs, world, rule, known=known)
+    failures = [0] * len(jobs)
+    done = [False] * len(jobs)
     while not gpu.over:
         while gpu.has_fitting and (place := policy.choose(gpu.view())) is not None:
             gpu.start(place)
         gpu.advance()
+        if ended is None:
+            continue
+        for job, record in enumerate(gpu.records):
+            if record.failures > failures[job]:
+                failures[job] = record.failures
+                ended(job, gpu.tick, gpu.tick - record.started, False)
+            elif not done[job] and not math.isnan(record.ended):
+                done[job] = True
+                ended(job, gpu.tick, record.ended - record.started, True)
     return gpu.result()
 
 

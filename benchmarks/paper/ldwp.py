@@ -26,6 +26,7 @@ import dataclasses
 import hashlib
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,6 +59,7 @@ WORLDS = ("measured", "measured-mps")
 PUBLISHED = ("random+random", "ect+mct", "demand+pats", f"{LEARNED}+iawp:cosine")
 PUBLISHED_RATES = (10.0, 20.0, 40.0, 60.0, 90.0, 120.0)
 WORSE = 0.05
+SIGNIFICANT = 0.05
 EXPERIMENTS = ("cells", "overload", "pairs", "published", "source")
 HEADLINE = ("cells", "overload")
 """Without these nothing is written to the results."""
@@ -226,9 +228,16 @@ def document_of(runs: Sequence[Found], plan: Plan, only: Sequence[str]) -> dict[
     )
     return {
         "equal_node_policy_gain": sum(gains) / len(gains) if gains else None,
-        "cells_better": sum(cell["difference"]["high"] < 0.0 for cell in cells),
+        "cells_better": sum(
+            cell["difference"]["mean"] < 0.0 and cell["p_holm"] < SIGNIFICANT for cell in cells
+        ),
+        "cells_better_unadjusted": sum(cell["difference"]["high"] < 0.0 for cell in cells),
         "cells_worse": sum(cell["difference"]["mean"] > WORSE for cell in cells),
-        "decided_least": min((cell["decided"] for cell in cells), default=None),
+        "decided_least": min(
+            (run.values["decided"] for run in runs if "decided" in run.values), default=None
+        ),
+        "fallbacks": _fallbacks(runs),
+        "modes_at_end": dict(Counter(run.mode for run in runs if run.mode)),
         "decided_mean": sum(cell["decided_mean"] for cell in cells) / len(cells) if cells else None,
         "overload_share_of_bound": sum(overload.values()) / len(overload) if overload else None,
         "overload_rival_share": sum(rival.values()) / len(rival) if rival else None,
@@ -239,6 +248,14 @@ def document_of(runs: Sequence[Found], plan: Plan, only: Sequence[str]) -> dict[
         "points": [_point(runs, case, pair) for case in cases for pair in case.pairs],
         "cpu_s": sum(run.values["cpu_s"] for run in runs),
     }
+
+
+def _fallbacks(runs: Sequence[Found]) -> dict[str, int]:
+    """How often the learned policy fell back, in all runs, by reason."""
+    counts: Counter[str] = Counter()
+    for run in runs:
+        counts.update(run.fallbacks)
+    return dict(counts.most_common())
 
 
 def _equal(runs: Sequence[Found], case: Case) -> dict[str, Any]:

@@ -13,8 +13,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -57,12 +56,15 @@ class Case:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """Figures of one run, by name."""
+    """Figures of one run, by name; of a learned policy, too, why it fell back, how often, and the
+    mode of its guard in the end."""
 
     case: str
     pair: str
     seed: int
     values: dict[str, float]
+    fallbacks: dict[str, int] = field(default_factory=dict)
+    mode: str = ""
 
 
 @functools.lru_cache(maxsize=64)
@@ -137,9 +139,10 @@ def run_case(case: Case, seed: int) -> list[Found]:
         began_s = time.process_time()
         made = policies(cluster, node, scenario, known=case.known)
         result = simulate(scenario, made, work)
-        values = {**_values(case, result, work), **_decisions(made)}
+        values = _values(case, result, work)
         values["cpu_s"] = time.process_time() - began_s
-        found.append(Found(case=case.name, pair=pair, seed=seed, values=values))
+        one = Found(case=case.name, pair=pair, seed=seed, values=values)
+        found.append(_with_decisions(one, made))
     return found
 
 
@@ -171,9 +174,15 @@ def _values(case: Case, result: Result, work: Work) -> dict[str, float]:
     }
 
 
-def _decisions(made: Policies) -> dict[str, float]:
+def _with_decisions(found: Found, made: Policies) -> Found:
     if not isinstance(made.cluster, GuardedClusterPolicy):
-        return {}
+        return found
     status = made.cluster.guard.status(0.0)
-    fell_back: Sequence[int] = list(status.fallbacks.values())
-    return {"decided": status.learned / max(1, status.asked), "fallbacks": float(sum(fell_back))}
+    decided = status.learned / max(1, status.asked)
+    values = {"decided": decided, "fallbacks": float(sum(status.fallbacks.values()))}
+    return replace(
+        found,
+        values={**found.values, **values},
+        fallbacks=dict(status.fallbacks),
+        mode=status.mode.value,
+    )

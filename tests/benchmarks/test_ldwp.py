@@ -10,7 +10,7 @@ import pytest
 from benchmarks.paired_runs import Paired, holm, paired, ship
 from benchmarks.paper.ldwp import QUICK, cases_of
 from benchmarks.paper.ldwp import document_of as document_of_cases
-from benchmarks.paper.ldwp_cases import Case, bound_per_min, run_case, scenario_of
+from benchmarks.paper.ldwp_cases import Case, Found, bound_per_min, run_case, scenario_of
 from benchmarks.paper.ldwp_learning import Online, online, plateau, summed
 from benchmarks.paper.ldwp_learning import report as learning_report
 from benchmarks.paper.ldwp_report import changes, document_of, report
@@ -72,7 +72,29 @@ def test_a_case_becomes_a_document_and_a_report() -> None:
     )
     assert document["equal_node_policy_gain"] == pytest.approx(-cell["difference"]["mean"])
     assert 0.0 < document["overload_share_of_bound"] < 3.0
+    assert document["cells_better"] <= document["cells_better_unadjusted"]
+    learned = [one for one in runs if one.mode]
+    assert learned and all(one.pair.startswith("ldwp-set") for one in learned)
+    assert document["decided_least"] == min(one.values["decided"] for one in learned)
+    assert document["modes_at_end"] == {"on": len(learned)}
+    assert sum(document["fallbacks"].values()) == sum(one.values["fallbacks"] for one in learned)
     assert "## Cells, at equal node policy" in summary(document)
+
+
+def test_a_cell_is_better_only_where_holm_leaves_it() -> None:
+    """Of twelve cells, each with an interval below zero and p = 0.025, none is left."""
+    plan = replace(QUICK, scales=(3.0, 12.0, 48.0, 192.0), cores=(2, 4, 16))
+    gains = (0.02, 0.02, 0.02, 0.01, 0.0)
+    runs = [
+        Found(case=case.name, pair=pair, seed=seed, values={"slowdown": slowdown, "cpu_s": 0.0})
+        for case, _ in cases_of(plan, ("cells",))
+        for pair in case.pairs
+        for seed, gain in enumerate(gains)
+        for slowdown in [2.0 * (1.0 - gain) if pair == case.pairs[-1] else 2.0]
+    ]
+    document = document_of_cases(runs, plan, ("cells",))
+    assert len(document["cells"]) == 12
+    assert (document["cells_better"], document["cells_better_unadjusted"]) == (0, 12)
 
 
 def test_load_and_length_of_a_cell_are_shares_of_its_bound() -> None:

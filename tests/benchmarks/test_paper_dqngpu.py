@@ -30,6 +30,7 @@ from benchmarks.paper.dqngpu_methods import (
     trained_models,
 )
 from benchmarks.paper.dqngpu_report import body_of
+from benchmarks.paper.dqngpu_search import simulate
 from benchmarks.paper.dqngpu_workloads import (
     APPLICATIONS,
     JOBS,
@@ -43,7 +44,10 @@ from benchmarks.paper.dqngpu_workloads import (
 from hrm.learn import dqngpu as trainer
 from hrm.learn.dqngpu import DqnGpuArgs
 from hrm.learn.dqngpu_pg import PolicyGradientArgs
-from hrm.policies.shared_gpu.profiles import GPU, MEMORY, CapacityRule
+from hrm.learn.gpu_interference import NoInterference
+from hrm.learn.shared_gpu import SimulatedGpuJob
+from hrm.policies.shared_gpu.heuristics import HEURISTICS
+from hrm.policies.shared_gpu.profiles import GPU, MEMORY, CapacityRule, GpuUseProfile
 
 DATA = Path(__file__).parents[2].parent / "shared" / "data" / "gavel"
 
@@ -176,3 +180,19 @@ def test_all_measured_kinds_fit_with_each_other() -> None:
         kinds = kinds_of(measured.load(DATA), gpu)
         assert len(kinds.names) == 24
         assert (kinds.factors > 0.2).all()
+
+
+def test_each_attempt_that_is_over_is_reported() -> None:
+    """Three that are believed to need little memory: together they run out of it."""
+    true, believed = (GpuUseProfile(np.full((5, 4), use)) for use in (0.7, 0.1))
+    jobs = [SimulatedGpuJob(f"job-{n}", 0, true, believed) for n in range(3)]
+    ends = list[tuple[int, bool]]()
+
+    def ended(job: int, now: float, ran: float, ok: bool) -> None:
+        assert 0.0 <= ran <= now
+        ends.append((job, ok))
+
+    policy = HEURISTICS["sjf-packed"]()
+    run = simulate(jobs, policy, NoInterference(), CapacityRule(), None, ended)
+    assert sorted(job for job, ok in ends if ok) == [0, 1, 2]
+    assert sum(not ok for _, ok in ends) == run.failures > 0
