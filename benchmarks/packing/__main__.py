@@ -3,7 +3,8 @@
     python -m benchmarks.packing --data DIR                  # writes results/packing.md and .json
     python -m benchmarks.packing --churn --data DIR          # and results/packing-churn.*
     python -m benchmarks.packing --quick --json FILE
-    python -m benchmarks.packing --pods FILE --nodes FILE    # another list alone, nothing written
+    python -m benchmarks.packing --pods FILE --nodes FILE    # another list alone, nothing written,
+                                                             # nor of some lists or policies alone
 
 *Filling* is the published protocol: pods are drawn with replacement from a list until together they
 request 130 % of the cluster's GPUs; each starts at once or is dropped, and none leaves. What counts
@@ -193,7 +194,8 @@ def main(words: Sequence[str] | None = None) -> int:
     sys.stdout.write(body + "\n")
     if given.json is not None:
         common.write_json(given.json, document)
-    if not given.quick and given.pods is None and given.nodes is None:
+    whole = (given.lists, given.policies, given.pods, given.nodes) == (LISTS, POLICIES, None, None)
+    if whole and not given.quick:
         for path in common.write_results(document["benchmark"], title, document, body):
             CONSOLE.print(f"written: {path}")
     return 0

@@ -64,7 +64,10 @@ def churn_document(
     return {
         "churn": {**asdict(churn), "loads": sizes.loads},
         "waits_s": waits,
-        "churn_wait_ratio": {at: ratio(x[OURS], x[CENTRAL])[0] for at, x in waits.items()},
+        "churn_wait_ratio": {
+            at: record[0] if (record := ratio(x[OURS], x[CENTRAL])) else None
+            for at, x in waits.items()
+        },
     }
 
 
@@ -89,7 +92,8 @@ def in_words(document: Mapping[str, Any]) -> str:
 
 
 def _ratio(runs: Sequence[float], central: Sequence[float]) -> str | None:
-    if runs is central:
+    record = None if runs is central else ratio(runs, central)
+    if record is None:
         return None
-    mean, low, high = ratio(runs, central)[:3]
+    mean, low, high = record
     return f"{mean:.2f}" + (f" [{low:.2f}, {high:.2f}]" if len(runs) > 1 else "")
