@@ -46,8 +46,8 @@ class GpuUseRecorder:
     def __init__(self, pid: int, gpu: int, clock_s: Callable[[], float] = time.monotonic) -> None:
         self._clock_s = clock_s
         self._began_at_s = clock_s()
-        self._at_s: list[float] = []
-        self._samples: list[tuple[float, float, float, float]] = []
+        self._samples: list[tuple[float, tuple[float, float, float, float]]] = []
+        """Each with its time; a thread may add one at any moment."""
         self._seen_at_us = 0
         self._handle: Any = None
         self._closed = False
@@ -79,16 +79,16 @@ class GpuUseRecorder:
             return False
         if memory_mib is None:
             return False
-        self._at_s.append(at_s)
-        self._samples.append((gpu, memory_mib, gpu, self._pcie()))
+        self._samples.append((at_s, (gpu, memory_mib, gpu, self._pcie())))
         return True
 
     def use(self, ran_s: float) -> tuple[GpuUsePart, ...]:
         """The use in each part of a life of ``ran_s``: the greatest sample within it, the one
         before it and the one after it included. Empty: there are fewer than two."""
-        at_s, samples = np.array(self._at_s), self._samples
-        if len(samples) < 2 or ran_s <= 0.0:
+        taken = list(self._samples)
+        if len(taken) < 2 or ran_s <= 0.0:
             return ()
+        at_s, samples = (np.array(held) for held in zip(*taken, strict=True))
         edges = np.linspace(0.0, ran_s, USE_PARTS + 1)
         first = np.maximum(np.searchsorted(at_s, edges[:-1], side="right") - 1, 0)
         last = np.minimum(np.searchsorted(at_s, edges[1:]), len(samples) - 1)
