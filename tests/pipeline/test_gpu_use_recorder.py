@@ -124,6 +124,21 @@ def test_few_samples_are_stretched_and_fewer_than_two_are_nothing(driver: Driver
     assert made.use(0.0) == ()
 
 
+def test_a_peak_between_two_samples_raises_all_of_them(driver: Driver) -> None:
+    clock = Clock()
+    made = recorder(clock)
+    for second, memory_mib in ((0, 200), (8, 800)):
+        clock.now, driver.memory_mib = 50.0 + second, memory_mib
+        made.sample()
+    sampled, raised = made.use(16.0, 500.0), made.use(16.0, 1600.0)
+    assert max(part.memory_mib for part in sampled) == 800.0, "what was seen is no less"
+    assert [part.memory_mib for part in raised] == [2.0 * part.memory_mib for part in sampled]
+    idle = recorder(clock)
+    driver.memory_mib = 0
+    assert idle.sample() and idle.sample()
+    assert {part.memory_mib for part in idle.use(16.0, 300.0)} == {300.0}
+
+
 def test_a_step_that_computes_nothing_uses_no_time(driver: Driver) -> None:
     driver.errors["utilisation"] = pynvml.NVML_ERROR_NOT_FOUND
     made = recorder(Clock())
@@ -163,7 +178,7 @@ async def test_a_recording_samples_until_it_ends(driver: Driver) -> None:
     async with asyncio.timeout(10.0):
         await driver.enough.wait()
     recording.end()
-    assert recording.use(1.0)
+    assert recording.use(1.0, 0.0)
     recording.end()
     assert driver.opened == 0
 
@@ -172,4 +187,4 @@ async def test_nothing_is_recorded_where_there_is_no_device(driver: Driver) -> N
     recording = GpuUseRecording(None)
     recording.begin(os.getpid())
     recording.end()
-    assert recording.use(1.0) == () and driver.asked == 0
+    assert recording.use(1.0, 0.0) == () and driver.asked == 0

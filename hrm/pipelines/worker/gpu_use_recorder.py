@@ -31,6 +31,7 @@ __all__ = ["GpuUseRecorder", "GpuUseRecording"]
 _PERIOD_S = 0.25
 _PERIODS_OF_LIFE = 32
 _MIB = 1 << 20
+_MEMORY = GpuUsePart._fields.index("memory_mib")
 _LANE_KIB_PER_S = {1: 2.44e5, 2: 4.88e5, 3: 9.62e5, 4: 1.92e6, 5: 3.85e6, 6: 7.39e6}
 """What one lane of PCIe carries each way, by generation: 0.25 to 7.56 GB/s."""
 
@@ -82,9 +83,13 @@ class GpuUseRecorder:
         self._samples.append((at_s, (gpu, memory_mib, gpu, self._pcie())))
         return True
 
-    def use(self, ran_s: float) -> tuple[GpuUsePart, ...]:
+    def use(self, ran_s: float, peak_mib: float = 0.0) -> tuple[GpuUsePart, ...]:
         """The use in each part of a life of ``ran_s``: the greatest sample within it, the one
-        before it and the one after it included. Empty: there are fewer than two."""
+        before it and the one after it included. Empty: there are fewer than two.
+
+        ``peak_mib``: what the step itself saw. If that is more than any sample, all are raised to
+        it in proportion, for it was between two of them.
+        """
         taken = list(self._samples)
         if len(taken) < 2 or ran_s <= 0.0:
             return ()
@@ -92,9 +97,13 @@ class GpuUseRecorder:
         edges = np.linspace(0.0, ran_s, USE_PARTS + 1)
         first = np.maximum(np.searchsorted(at_s, edges[:-1], side="right") - 1, 0)
         last = np.minimum(np.searchsorted(at_s, edges[1:]), len(samples) - 1)
-        parts = [np.max(samples[a : max(a, b) + 1], axis=0).tolist()
-                 for a, b in zip(first.tolist(), last.tolist(), strict=True)]  # fmt: skip
-        return tuple(GpuUsePart(*part) for part in parts)
+        parts = np.array([np.max(samples[a : max(a, b) + 1], axis=0)
+                          for a, b in zip(first.tolist(), last.tolist(), strict=True)])  # fmt: skip
+        seen_mib = float(parts[:, _MEMORY].max())
+        if peak_mib > seen_mib:
+            shape = parts[:, _MEMORY] / seen_mib if seen_mib else np.ones(USE_PARTS)
+            parts[:, _MEMORY] = peak_mib * shape
+        return tuple(GpuUsePart(*part) for part in parts.tolist())
 
     def close(self) -> None:
         """Release the driver."""
@@ -151,9 +160,9 @@ class GpuUseRecording:
             self._sampling.cancel()
             self._recorder.close()
 
-    def use(self, ran_s: float | None) -> tuple[GpuUsePart, ...]:
+    def use(self, ran_s: float | None, peak_mib: float) -> tuple[GpuUsePart, ...]:
         """See ``GpuUseRecorder.use``; empty where nothing was recorded."""
-        return self._recorder.use(ran_s or 0.0) if self._recorder is not None else ()
+        return () if self._recorder is None else self._recorder.use(ran_s or 0.0, peak_mib)
 
 
 def _link_kib_per_s(handle: Any) -> float:

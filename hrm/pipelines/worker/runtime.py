@@ -283,7 +283,7 @@ class WorkerRuntime:
                 ran_s=result.ran_s,
                 memory_mib=result.memory_mib,
                 gpu_memory_mib=result.gpu_memory_mib,
-                gpu_use=recording.use(result.ran_s),
+                gpu_use=recording.use(result.ran_s, result.gpu_memory_mib),
             )
         )
 

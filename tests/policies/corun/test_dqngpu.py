@@ -80,6 +80,19 @@ def test_one_without_a_profile_takes_an_idle_gpu_alone() -> None:
     assert not on_gpus(dispatched(joins)), "nothing joins what was never measured"
 
 
+def test_what_leaves_no_profile_is_taken_to_use_what_is_estimated() -> None:
+    ready = [subtask("edges", task=f"t{n}") for n in range(3)]
+    features = {"edges": [0.4] * 8}
+    policy = DqnGpu(rng=RNG, sharing=Recorded())
+    view = node_view(ready, Known(features=features), gpus=[gpu(0)])
+    counts = [len(on_gpus(policy.dispatch(view))) for _ in range(4)]
+    assert counts == [1, 1, 2, 2], "twice it was alone, and of 40 % two fit"
+    running = node_view(ready, Known(features=features), gpus=[gpu(0, running=["edges"])])
+    assert len(on_gpus(policy.dispatch(running))) == 1
+    recorded = Known(features=features, gpu_use={"edges": constant_use(0.9)})
+    assert len(on_gpus(policy.dispatch(node_view(ready, recorded, gpus=[gpu(0)])))) == 1
+
+
 def test_its_policy_may_leave_capacity_unused() -> None:
     ready = [subtask("edges", task=f"t{n}") for n in range(3)]
     estimates = Known(gpu_use={"edges": constant_use(0.1)})

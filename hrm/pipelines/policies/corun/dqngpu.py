@@ -4,10 +4,11 @@ The question of the DqnGPU paper, for the GPUs of one node: a ``GpuSharingPolicy
 ``hrm.policies.shared_gpu`` names one waiting subtask after another that starts now, or waits, and
 what may run together is the ``CapacityRule`` of its profiles in every tick ahead.
 
-Offered are subtasks whose profile is recorded and that a GPU runs at least as fast as a core does.
-One without a profile takes a GPU that is idle, alone, which records it; until it ends, nothing
-joins it. A core takes what a GPU would not end sooner, the smallest speed-up first, as ``iawp``
-with its tail guard.
+Offered are subtasks that a GPU runs at least as fast as a core does. One without a profile takes a
+GPU that is idle, alone, which records it; until it ends, nothing joins it. What was alone
+``_TRIES`` times without leaving a profile (runs are too short, or the driver reports nothing) is
+taken to use throughout what the node estimates of it. A core takes what a GPU would not end sooner,
+the smallest speed-up first, as ``iawp`` with its tail guard.
 
 A tick is a power of two seconds, such that the mean run has eight to sixteen of them, as in the
 sets that policies are trained on: the decision is the same whether runs take seconds or minutes.
@@ -27,8 +28,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from hrm.pipelines.core.feasibility import CAPS, Caps
-from hrm.pipelines.core.gpu_use import GpuUsePart
+from hrm.pipelines.core.gpu_use import USE_PARTS, GpuUsePart
 from hrm.pipelines.core.model import (
+    CO_RUN_FEATURES,
     Device,
     Estimates,
     GpuView,
@@ -45,6 +47,9 @@ from hrm.policies.shared_gpu.profiles import CapacityRule, Floats, GpuUseProfile
 
 __all__ = ["DqnGpu"]
 
+_TRIES = 2
+_ROWS_MAX = 4_096
+_SM = CO_RUN_FEATURES.index("sm")
 _TICKS_OF_A_RUN = 8.0
 _TICK_LEAST_S = 2.0**-10
 _TICKS_MOST = 4_096
@@ -52,7 +57,7 @@ _TICKS_MOST = 4_096
 
 
 class DqnGpu:
-    """One object for each node; it keeps nothing between calls."""
+    """One object for each node; it keeps how often it has waited for a profile in vain."""
 
     name = "dqngpu"
 
@@ -67,6 +72,7 @@ class DqnGpu:
         self._sharing = sharing
         self._caps = caps
         self._rule = CapacityRule() if rule is None else rule
+        self._tries: dict[Row, int] = {}
 
     def dispatch(self, view: NodeView) -> list[StartDecision]:
         """See ``NodePolicy``."""
@@ -80,18 +86,32 @@ class DqnGpu:
         """Start on one GPU what its policy names, until it waits."""
         while True:
             gpu = next(one for one in free.gpus if one.index == number)
-            unknown = [row for row in gpu.running if not view.estimates.gpu_use(row)]
-            if unknown:
+            if not all(self._use(view.estimates, row) for row in gpu.running):
                 return
             faster = [one for one in free.left() if self._is_faster(view, one)]
             fitting = [one for one in faster if free.fits(one, Device.GPU, number)]
-            known = [one for one in fitting if view.estimates.gpu_use(row_on(one.row, gpu))]
+            known = [one for one in fitting if self._use(view.estimates, row_on(one.row, gpu))]
             chosen = self._named(view, gpu, known) if known else None
             if chosen is None and not gpu.running:
                 chosen = next((one for one in fitting if one not in known), None)
+                if chosen is not None:
+                    self._tried(row_on(chosen.row, gpu))
             if chosen is None:
                 return
             free.take(chosen, Device.GPU, number)
+
+    def _tried(self, row: Row) -> None:
+        if len(self._tries) >= _ROWS_MAX:
+            self._tries.clear()
+        self._tries[row] = self._tries.get(row, 0) + 1
+
+    def _use(self, estimates: Estimates, row: Row) -> tuple[GpuUsePart, ...]:
+        """Recorded, or estimated once there is no hope of a record; empty: still to be recorded."""
+        recorded = estimates.gpu_use(row)
+        if recorded or self._tries.get(row, 0) <= _TRIES:
+            return recorded
+        load = min(1.0, max(0.0, float(estimates.gpu_features(row)[_SM])))
+        return (GpuUsePart(load, estimates.gpu_memory_mib(row), load, 0.0),) * USE_PARTS
 
     @staticmethod
     def _is_faster(view: NodeView, subtask: ReadySubtask) -> bool:
@@ -138,7 +158,8 @@ class DqnGpu:
     ) -> GpuUseProfile:
         offered_mib = self._caps.gpu_memory_share * gpu.memory_mib
         run_s = estimates.run_s(row, Device.GPU)
-        return _profile_of(estimates.gpu_use(row), _rounded(run_s, tick_s), tick_s, offered_mib)
+        use = self._use(estimates, row)
+        return _profile_of(use, _rounded(run_s, tick_s), tick_s, offered_mib)
 
     def _fill_cores(self, view: NodeView, free: Tentative) -> None:
         speedup = view.estimates.speedup
