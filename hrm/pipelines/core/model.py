@@ -167,6 +167,9 @@ class Estimates(Protocol):
     def gpu_memory_mib(self, row: Row) -> float:
         """Device memory of the GPU version, MiB."""
 
+    def runs_alone(self, row: Row) -> int:
+        """How many runs without co-runners on a GPU are known; large numbers may be cut off."""
+
     def gpu_use(self, row: Row) -> tuple[GpuUsePart, ...]:
         """What runs alone on a GPU have used of it over their lives; empty: not measured."""
 

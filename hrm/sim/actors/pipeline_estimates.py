@@ -53,6 +53,9 @@ class PlainEstimates:
     def gpu_memory_mib(self, row: Row) -> float:
         return float(self._specs[row].gpu_memory_mib)
 
+    def runs_alone(self, row: Row) -> int:
+        return 0
+
     def gpu_use(self, row: Row) -> tuple[GpuUsePart, ...]:
         return ()
 

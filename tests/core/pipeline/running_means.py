@@ -80,6 +80,10 @@ class RunningMeans:
         known = declared.gpu_memory_mib if declared else 0
         return max(self._gpu_memory.get(row, 0.0), known) or _GPU_MEMORY_MIB
 
+    def runs_alone(self, row: Row) -> int:
+        mean = self._alone.get((row, Device.GPU))
+        return mean.count if mean else 0
+
     def gpu_use(self, row: Row) -> tuple[GpuUsePart, ...]:
         return self._gpu_use.get(row, ())
 

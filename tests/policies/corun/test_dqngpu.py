@@ -82,15 +82,15 @@ def test_one_without_a_profile_takes_an_idle_gpu_alone() -> None:
 
 def test_what_leaves_no_profile_is_taken_to_use_what_is_estimated() -> None:
     ready = [subtask("edges", task=f"t{n}") for n in range(3)]
-    features = {"edges": [0.4] * 8}
-    policy = DqnGpu(rng=RNG, sharing=Recorded())
-    view = node_view(ready, Known(features=features), gpus=[gpu(0)])
-    counts = [len(on_gpus(policy.dispatch(view))) for _ in range(4)]
-    assert counts == [1, 1, 2, 2], "twice it was alone, and of 40 % two fit"
-    running = node_view(ready, Known(features=features), gpus=[gpu(0, running=["edges"])])
-    assert len(on_gpus(policy.dispatch(running))) == 1
-    recorded = Known(features=features, gpu_use={"edges": constant_use(0.9)})
-    assert len(on_gpus(policy.dispatch(node_view(ready, recorded, gpus=[gpu(0)])))) == 1
+
+    def started(runs_alone: int, *running: str, **more: Any) -> int:
+        estimates = Known(features={"edges": [0.4] * 8}, runs_alone=runs_alone, **more)
+        gpus = [gpu(0, running=running)]
+        return len(on_gpus(dispatched(node_view(ready, estimates, gpus=gpus))))
+
+    assert [started(runs) for runs in range(4)] == [1, 1, 2, 2], "of 40 % two fit"
+    assert [started(runs, "edges") for runs in range(4)] == [0, 0, 1, 1]
+    assert started(2, gpu_use={"edges": constant_use(0.9)}) == 1, "what was recorded counts"
 
 
 def test_its_policy_may_leave_capacity_unused() -> None:

@@ -46,6 +46,7 @@ class Known:
         gpu_memory_mib: Mapping[str, float] | None = None,
         memory_mib: float = 100.0,
         gpu_use: Mapping[str, tuple[GpuUsePart, ...]] | None = None,
+        runs_alone: int = 0,
     ) -> None:
         self._cpu_s = cpu_s or {}
         self._gpu_s = gpu_s or {}
@@ -53,6 +54,7 @@ class Known:
         self._gpu_memory_mib = gpu_memory_mib or {}
         self._memory_mib = memory_mib
         self._gpu_use = gpu_use or {}
+        self._runs_alone = runs_alone
 
     def run_s(self, row: Row, device: Device) -> float:
         if device not in KINDS.get(row.kind, BOTH):
@@ -73,6 +75,9 @@ class Known:
 
     def gpu_memory_mib(self, row: Row) -> float:
         return self._gpu_memory_mib.get(row.kind, 500.0)
+
+    def runs_alone(self, row: Row) -> int:
+        return self._runs_alone
 
     def gpu_use(self, row: Row) -> tuple[GpuUsePart, ...]:
         return self._gpu_use.get(row.kind, ())

@@ -110,6 +110,9 @@ class TabledEstimates:
     def gpu_memory_mib(self, row: Row) -> float:
         return 0.0
 
+    def runs_alone(self, row: Row) -> int:
+        return 0
+
     def gpu_use(self, row: Row) -> tuple[GpuUsePart, ...]:
         return ()
 

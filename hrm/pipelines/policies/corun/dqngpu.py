@@ -5,10 +5,10 @@ The question of the DqnGPU paper, for the GPUs of one node: a ``GpuSharingPolicy
 what may run together is the ``CapacityRule`` of its profiles in every tick ahead.
 
 Offered are subtasks that a GPU runs at least as fast as a core does. One without a profile takes a
-GPU that is idle, alone, which records it; until it ends, nothing joins it. What was alone
-``_TRIES`` times without leaving a profile (runs are too short, or the driver reports nothing) is
-taken to use throughout what the node estimates of it. A core takes what a GPU would not end sooner,
-the smallest speed-up first, as ``iawp`` with its tail guard.
+GPU that is idle, alone, which records it; until it ends, nothing joins it. What was alone twice
+without leaving a profile (runs are too short, or the driver reports nothing) is taken to use
+throughout what the node estimates of it. A core takes what a GPU would not end sooner, the smallest
+speed-up first, as ``iawp`` with its tail guard.
 
 A tick is a power of two seconds, such that the mean run has eight to sixteen of them, as in the
 sets that policies are trained on: the decision is the same whether runs take seconds or minutes.
@@ -47,8 +47,7 @@ from hrm.policies.shared_gpu.profiles import CapacityRule, Floats, GpuUseProfile
 
 __all__ = ["DqnGpu"]
 
-_TRIES = 2
-_ROWS_MAX = 4_096
+_RUNS_TRIED = 2
 _SM = CO_RUN_FEATURES.index("sm")
 _TICKS_OF_A_RUN = 8.0
 _TICK_LEAST_S = 2.0**-10
@@ -57,7 +56,7 @@ _TICKS_MOST = 4_096
 
 
 class DqnGpu:
-    """One object for each node; it keeps how often it has waited for a profile in vain."""
+    """One object for each node; it keeps nothing between calls."""
 
     name = "dqngpu"
 
@@ -72,7 +71,6 @@ class DqnGpu:
         self._sharing = sharing
         self._caps = caps
         self._rule = CapacityRule() if rule is None else rule
-        self._tries: dict[Row, int] = {}
 
     def dispatch(self, view: NodeView) -> list[StartDecision]:
         """See ``NodePolicy``."""
@@ -94,21 +92,15 @@ class DqnGpu:
             chosen = self._named(view, gpu, known) if known else None
             if chosen is None and not gpu.running:
                 chosen = next((one for one in fitting if one not in known), None)
-                if chosen is not None:
-                    self._tried(row_on(chosen.row, gpu))
             if chosen is None:
                 return
             free.take(chosen, Device.GPU, number)
 
-    def _tried(self, row: Row) -> None:
-        if len(self._tries) >= _ROWS_MAX:
-            self._tries.clear()
-        self._tries[row] = self._tries.get(row, 0) + 1
-
-    def _use(self, estimates: Estimates, row: Row) -> tuple[GpuUsePart, ...]:
+    @staticmethod
+    def _use(estimates: Estimates, row: Row) -> tuple[GpuUsePart, ...]:
         """Recorded, or estimated once there is no hope of a record; empty: still to be recorded."""
         recorded = estimates.gpu_use(row)
-        if recorded or self._tries.get(row, 0) <= _TRIES:
+        if recorded or estimates.runs_alone(row) < _RUNS_TRIED:
             return recorded
         load = min(1.0, max(0.0, float(estimates.gpu_features(row)[_SM])))
         return (GpuUsePart(load, estimates.gpu_memory_mib(row), load, 0.0),) * USE_PARTS

@@ -367,6 +367,11 @@ class Stdm:
                 return float(declared)
         return self._memory(row, "gpu_memory", self.gpu_memory_scale_mib(row.gpu_model))
 
+    def runs_alone(self, row: Row) -> int:
+        """See ``Estimates``."""
+        entry = self.entries.get(row)
+        return 0 if entry is None else entry.runs.get(Device.GPU, (0.0, 0))[1]
+
     def gpu_use(self, row: Row) -> tuple[GpuUsePart, ...]:
         """See ``Estimates``."""
         entry = self.entries.get(row)
