@@ -533,7 +533,10 @@ async def test_where_anothers_driver_is_and_how_it_ended_is_not_shown(people: Pe
         pages: Any = watch(events_pb2.WatchEventsRequest(**fields), timeout=TIMEOUT_S)
         return [x async for page in pages for x in page.events]
 
-    own = await events(ada, application_id=sent.submission_id)
+    own: list[events_pb2.StateEvent] = []
+    async with asyncio.timeout(TIMEOUT_S):  # they are written a little later
+        while not own or own[-1].to_state != "failed":
+            own = await events(ada, application_id=sent.submission_id)
     seen = await events(vera, application_id=sent.submission_id)
     assert [x.to_state for x in own] == [x.to_state for x in seen]
     assert any(x.node for x in own) and any(x.cause for x in own)
