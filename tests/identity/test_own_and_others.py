@@ -296,6 +296,23 @@ async def test_a_driver_speaks_for_its_own_submission_until_that_ends(people: Pe
             await stub(driver).Lease(lease(sent.submission_id), timeout=TIMEOUT_S)
 
 
+async def test_what_was_measured_of_steps_is_their_users(people: People) -> None:
+    ada = await people.one("ada", AccessRole.SUBMITTER)
+    bob = await people.one("bob", AccessRole.VIEWER)
+    oda = await people.one("oda", AccessRole.OPERATOR)
+    of_ada, of_bob, of_oda = (
+        pipeline_pb2_grpc.PipelineServiceStub(x.channel) for x in (ada, bob, oda)
+    )
+    ask = pipeline_pb2.GetPipelineProfilesRequest(name="p", asker="root")
+    assert not (await of_ada.GetProfiles(ask)).profiles, "its own, whoever its process runs as"
+    with refused(grpc.StatusCode.INVALID_ARGUMENT, "name: give a pipeline"):
+        await of_ada.GetProfiles(pipeline_pb2.GetPipelineProfilesRequest())
+    ask.user = "ada"
+    with refused(DENIED, "what was measured belongs to ada"):
+        await of_bob.GetProfiles(ask)
+    await of_oda.GetProfiles(ask)
+
+
 async def test_tasks_of_pipelines_are_their_users(people: People) -> None:
     ada = await people.one("ada", AccessRole.SUBMITTER)
     bob = await people.one("bob", AccessRole.SUBMITTER)

@@ -269,6 +269,8 @@ class PipelineCluster:
                 timing.co_runners,
             )
         self.estimates.observe_cells(timing.row, timing.cells)
+        if event.report.gpu_use and timing.device is Device.GPU:
+            self.estimates.observe_gpu_use(timing.row, event.report.gpu_use)
         self._commands.append(m.ReportTiming(node=event.name, report=event.report))
 
     def _current(self, name: NodeName, what: ReportSubtask | EndTask) -> TaskRecord | None:

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hrm.core.vocabulary.model import NodeName, WorkloadClass
+from hrm.pipelines.core.gpu_use import GpuUsePart
 
 __all__ = [
     "CO_RUN_FEATURES",
@@ -166,6 +167,12 @@ class Estimates(Protocol):
     def gpu_memory_mib(self, row: Row) -> float:
         """Device memory of the GPU version, MiB."""
 
+    def runs_alone(self, row: Row) -> int:
+        """How many runs without co-runners on a GPU are known; large numbers may be cut off."""
+
+    def gpu_use(self, row: Row) -> tuple[GpuUsePart, ...]:
+        """What runs alone on a GPU have used of it over their lives; empty: not measured."""
+
 
 class LearningEstimates(Estimates, Protocol):
     """Estimates that measurements update. Each core keeps one and passes all measurements to it."""
@@ -190,6 +197,9 @@ class LearningEstimates(Estimates, Protocol):
 
     def observe_cells(self, row: Row, cells: Mapping[str, float]) -> None:
         """What a profile measured: shares 0..1 by name (``CO_RUN_FEATURES``, "cpu")."""
+
+    def observe_gpu_use(self, row: Row, use: Sequence[GpuUsePart]) -> None:
+        """A run that was alone on its GPU used this of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,6 +229,8 @@ class GpuView:
     memory_used_mib: float
     utilisation: float
     running: tuple[Row, ...] = ()
+    elapsed_s: tuple[float, ...] = ()
+    """Of each that runs there, since its start; empty: not known."""
     remaining_s: float = 0.0
     """Estimated time until all that runs there has ended."""
 

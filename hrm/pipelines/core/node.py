@@ -368,8 +368,15 @@ class PipelineNode:
         if outcome is RunOutcome.DONE:
             took = (timing.ran_s, timing.memory_mib, timing.gpu_memory_mib)
             self.estimates.observe_run(run.row, run.device, *took, timing.co_runners)
-        report = m.ReportSubtask(task_id=task.spec.task_id, attempt=task.attempt, timing=timing)
-        self._commands.append(report)
+        alone = outcome is RunOutcome.DONE and run.device is Device.GPU and not run.co_runner_s
+        gpu_use = event.gpu_use if alone else ()
+        if gpu_use:
+            self.estimates.observe_gpu_use(run.row, gpu_use)
+        self._commands.append(
+            m.ReportSubtask(
+                task_id=task.spec.task_id, attempt=task.attempt, timing=timing, gpu_use=gpu_use
+            )
+        )
         self._next_state(task, one, run, outcome, message, event.now)
 
     def _timing(

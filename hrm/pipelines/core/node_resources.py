@@ -56,6 +56,7 @@ class Card:
             memory_used_mib=max(self.reserved_mib(), self.measured_mib),
             utilisation=min(1.0, max(0.0, utilisation)),
             running=tuple(run.row for run in self.runs.values()),
+            elapsed_s=tuple(max(0.0, now - run.started_at_s) for run in self.runs.values()),
             remaining_s=remaining_s,
         )
 

@@ -3,11 +3,12 @@ chosen."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from hrm.pipelines.core import feasibility
+from hrm.pipelines.core.gpu_use import GpuUsePart
 from hrm.pipelines.core.model import (
     CO_RUN_FEATURES,
     Device,
@@ -52,6 +53,12 @@ class PlainEstimates:
     def gpu_memory_mib(self, row: Row) -> float:
         return float(self._specs[row].gpu_memory_mib)
 
+    def runs_alone(self, row: Row) -> int:
+        return 0
+
+    def gpu_use(self, row: Row) -> tuple[GpuUsePart, ...]:
+        return ()
+
     def measured_cells(self, row: Row) -> int:
         return len(CO_RUN_FEATURES)
 
@@ -67,6 +74,9 @@ class PlainEstimates:
         """It learns nothing."""
 
     def observe_cells(self, row: Row, cells: Mapping[str, float]) -> None:
+        """It learns nothing."""
+
+    def observe_gpu_use(self, row: Row, use: Sequence[GpuUsePart]) -> None:
         """It learns nothing."""
 
 

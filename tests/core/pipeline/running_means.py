@@ -8,10 +8,11 @@ ones measure interference, not the row.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from hrm.pipelines.core.gpu_use import GpuUsePart
 from hrm.pipelines.core.model import CO_RUN_FEATURES, Device, Row, SubtaskSpec, Vector
 
 __all__ = ["RunningMeans"]
@@ -46,6 +47,7 @@ class RunningMeans:
         self._memory: dict[Row, float] = {}
         self._gpu_memory: dict[Row, float] = {}
         self._cells: dict[Row, dict[str, float]] = {}
+        self._gpu_use: dict[Row, tuple[GpuUsePart, ...]] = {}
 
     def declare(self, row: Row, subtask: SubtaskSpec) -> None:
         self._declared[row] = subtask
@@ -78,6 +80,13 @@ class RunningMeans:
         known = declared.gpu_memory_mib if declared else 0
         return max(self._gpu_memory.get(row, 0.0), known) or _GPU_MEMORY_MIB
 
+    def runs_alone(self, row: Row) -> int:
+        mean = self._alone.get((row, Device.GPU))
+        return mean.count if mean else 0
+
+    def gpu_use(self, row: Row) -> tuple[GpuUsePart, ...]:
+        return self._gpu_use.get(row, ())
+
     def measured_cells(self, row: Row) -> int:
         timed = sum((row, d) in self._alone or (row, d) in self._shared for d in Device)
         measured = (row in self._memory) + (row in self._gpu_memory)
@@ -102,3 +111,6 @@ class RunningMeans:
 
     def observe_cells(self, row: Row, cells: Mapping[str, float]) -> None:
         self._cells.setdefault(row, {}).update(cells)
+
+    def observe_gpu_use(self, row: Row, use: Sequence[GpuUsePart]) -> None:
+        self._gpu_use[row] = tuple(use)

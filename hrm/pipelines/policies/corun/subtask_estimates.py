@@ -18,12 +18,14 @@ Source: LDWP + IAWP, sections 2.4 (STDM) and 3.3.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 
 from hrm.errors import InvalidRequest
+from hrm.pipelines.core.gpu_use import GpuUsePart, check_gpu_use
 from hrm.pipelines.core.model import CO_RUN_FEATURES, Device, Row, SubtaskSpec, Vector
 from hrm.pipelines.policies.corun.gpu_sharing import GpuSharing
 from hrm.pipelines.policies.corun.metrics import (
@@ -38,6 +40,7 @@ from hrm.pipelines.policies.corun.metrics import (
 )
 from hrm.pipelines.policies.corun.pair_effects import PairEffects, pair_prior
 from hrm.pipelines.policies.corun.predictors import Floats, Gaussian, Neighbours, Predictor
+from hrm.pipelines.policies.corun.recorded_use import RecordedUse
 from hrm.pipelines.policies.corun.slowdowns import LOADS, Slowdowns
 
 __all__ = ["DEFAULT_S_PER_MB", "ROWS_MAX", "EstimateEntry", "Stdm"]
@@ -64,12 +67,14 @@ _GPU_MEMORY_MIB = 8192.0
 class EstimateEntry:
     """One row. ``values`` (metrics,), NaN where not measured; ``runs``: mean time alone, count.
 
-    A time that was only seen with co-runners is kept as a guess, with a count of 0.
+    A time that was only seen with co-runners is kept as a guess, with a count of 0. ``gpu_use``:
+    what its runs alone on a GPU used of it; None: not measured.
     """
 
     values: Floats = field(default_factory=lambda: np.full(len(METRICS), np.nan))
     counts: Floats = field(default_factory=lambda: np.zeros(len(METRICS)))
     runs: dict[Device, tuple[float, int]] = field(default_factory=dict)
+    gpu_use: RecordedUse | None = None
 
 
 class Stdm:
@@ -216,6 +221,20 @@ class Stdm:
             self.observe(row, "gpu_memory", gpu_memory_mib)
         self._learn_speedup(row, entry)
 
+    def observe_gpu_use(self, row: Row, use: Sequence[GpuUsePart]) -> None:
+        """See ``LearningEstimates``.
+
+        Raises:
+            InvalidRequest: it is no profile.
+        """
+        check_gpu_use(use)
+        if not use or Device.GPU not in self._versions(row):
+            return
+        self.changes += 1
+        entry = self._entry(row)
+        known = entry.gpu_use
+        entry.gpu_use = RecordedUse(tuple(use)) if known is None else known.observed(use)
+
     def _learn_speedup(self, row: Row, entry: EstimateEntry) -> None:
         if len(self._versions(row)) < 2:
             return
@@ -278,6 +297,11 @@ class Stdm:
                     moved |= own.runs.get(device) != (seconds, count)
                     own.runs[device] = seconds, count
             moved |= bool(changed.any())
+            if other.gpu_use is not None and (
+                own.gpu_use is None or other.gpu_use.runs >= own.gpu_use.runs
+            ):
+                moved |= own.gpu_use != other.gpu_use
+                own.gpu_use = other.gpu_use
         for kind, versions in devices.items():
             self.devices[kind] = self.devices.get(kind, frozenset()) | versions
         self.declared_mib |= declared_mib
@@ -342,6 +366,16 @@ class Stdm:
             if declared is not None:
                 return float(declared)
         return self._memory(row, "gpu_memory", self.gpu_memory_scale_mib(row.gpu_model))
+
+    def runs_alone(self, row: Row) -> int:
+        """See ``Estimates``."""
+        entry = self.entries.get(row)
+        return 0 if entry is None else entry.runs.get(Device.GPU, (0.0, 0))[1]
+
+    def gpu_use(self, row: Row) -> tuple[GpuUsePart, ...]:
+        """See ``Estimates``."""
+        entry = self.entries.get(row)
+        return () if entry is None or entry.gpu_use is None else entry.gpu_use.parts
 
     def outside(self, rows: Iterable[Row]) -> float:
         """How far ``rows`` are from what was measured here when the predictor was last fitted: the
@@ -419,6 +453,14 @@ class Stdm:
         if metric == "gpu_memory":
             return value / self.gpu_memory_scale_mib(row.gpu_model)
         return scaled_speedup(value) if metric == "speedup" else min(1.0, value)
+
+    def measured_mib(self, row: Row, metric: Literal["memory", "gpu_memory"]) -> float:
+        """The greatest memory that its runs were seen to take; 0: not measured."""
+        entry = self.entries.get(row)
+        held = math.nan if entry is None else float(entry.values[COLUMN[metric]])
+        of_host = metric == "memory"
+        scale = self.memory_scale_mib if of_host else self.gpu_memory_scale_mib(row.gpu_model)
+        return held * scale if math.isfinite(held) else 0.0
 
     def _memory(self, row: Row, metric: str, scale_mib: float) -> float:
         entry, column = self.entries.get(row), COLUMN[metric]
