@@ -17,7 +17,8 @@ same *work* left, the same steps with inputs of about the same size, have the sa
 measured, so their order is that of submission for good: each work has a line of its own, and only
 the heads of the lines are compared, by the estimates as they are. Choosing the first costs as much
 as there are works, not as there are tasks; adding and removing one a binary search and a move of
-the line's list.
+the line's list. A user whose tasks are all different has ``LINES_MAX`` lines, and what is more
+waits in one for which nothing is known.
 
 A step of which nothing was measured counts as 0, or the first tasks of a pipeline would be passed
 by all later ones because of a default that is too long by orders of magnitude.
@@ -34,15 +35,22 @@ from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
 from hrm.pipelines.core.model import Device, LearningEstimates, Row
 
-__all__ = ["STRETCH", "DueOrder", "Rank", "RemainingTimes", "Speeds", "Work", "WorkStep"]
+__all__ = [
+    "LINES_MAX",
+    "STRETCH",
+    "DueOrder",
+    "Rank",
+    "RemainingTimes",
+    "Speeds",
+    "Work",
+    "WorkStep",
+]
 
 K = TypeVar("K", bound=Hashable)
 
 STRETCH = 10.0
 """How many times its remaining time a task may be passed by later ones. With less the order is
 nearer to that of arrival, with more to that of the shortest remaining time."""
-
-_TIMES_KEPT = 4096
 
 
 class WorkStep(NamedTuple):
@@ -55,6 +63,12 @@ class WorkStep(NamedTuple):
 
 Work: TypeAlias = tuple[WorkStep, ...]
 """The steps that a task has left."""
+
+LINES_MAX = 256
+"""Works that one order distinguishes: each costs time whenever something is measured."""
+
+_TIMES_KEPT = 4096
+_UNKNOWN: Work = ()
 
 Rank: TypeAlias = tuple[float, float, int]
 """Place in an order, the smallest in front: when it is due, when it was submitted, its number."""
@@ -140,6 +154,8 @@ class DueOrder(Generic[K]):
         """A key that is not there yet. ``number``, of which no other key has the same, decides
         between what is due and was submitted at the same time."""
         assert key not in self._entries, key
+        if work not in self._lines and len(self._lines) >= LINES_MAX:
+            work = _UNKNOWN
         entry = submitted_at_s, number, key
         self._entries[key] = work, entry
         bisect.insort(self._lines.setdefault(work, []), entry)

@@ -27,7 +27,15 @@ from hrm.pipelines.core.model import (
 )
 from hrm.pipelines.core.node import NodeBounds
 from hrm.pipelines.core.node_messages import EndTask, ReportSubtask, RunOutcome, SubtaskTiming
-from hrm.pipelines.core.order import STRETCH, DueOrder, RemainingTimes, Speeds, Work, WorkStep
+from hrm.pipelines.core.order import (
+    LINES_MAX,
+    STRETCH,
+    DueOrder,
+    RemainingTimes,
+    Speeds,
+    Work,
+    WorkStep,
+)
 from hrm.pipelines.core.subtasks import SubtaskState
 from hrm.sim.actors.pipeline_estimates import PlainEstimates
 from tests.core.pipeline.building import BOTH, CPU, GPU, Node, capacity, pipeline, subtask, task
@@ -88,6 +96,26 @@ def test_the_first_is_found_by_the_heads_of_the_lines_alone() -> None:
     asked.clear()
     assert order.first() == 0
     assert len(asked) == len(WORKS)
+
+
+def test_of_works_that_are_all_different_a_bounded_number_is_compared() -> None:
+    asked: list[Work] = []
+
+    def remaining_s(work: Work) -> float:
+        asked.append(work)
+        return 1000.0 if work else 0.0
+
+    order: DueOrder[int] = DueOrder(remaining_s)
+    count = 3 * LINES_MAX
+    for number in range(count):
+        order.add(number, (WorkStep(f"kind/{number}", 0, CPU),), float(number), number)
+    asked.clear()
+    assert order.first() == LINES_MAX, "the rest waits as what was never measured"
+    assert len(asked) == LINES_MAX + 1
+    assert list(order) == [*range(LINES_MAX, count), *range(LINES_MAX)]
+    for number in range(count):
+        order.discard(number)
+    assert not len(order) and not order._lines
 
 
 P4, H100, NO_GPU = Speeds("P4", 1.0, 1.0), Speeds("H100", 1.0, 1.0), Speeds("", 1.0, 0.0)
