@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import bisect
 import enum
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, NewType, Protocol
 
@@ -183,6 +183,17 @@ class LearningEstimates(Estimates, Protocol):
     def measured_cells(self, row: Row) -> int:
         """How many metrics of the row were measured; with fewer than two it is to be profiled."""
 
+    def measured_s(self, row: Row, device: Device) -> float | None:
+        """Time of exactly this row, seconds; None: it never ran on the device. On a core it may be
+        one that was measured next to GPUs of another model."""
+
+    def measured_models(self, kind: str) -> Collection[str]:
+        """The models of GPU of the rows of this kind of which something was measured."""
+
+    @property
+    def changes(self) -> int:
+        """Increases whenever something that was measured here may have changed."""
+
     def observe_run(
         self,
         row: Row,
@@ -215,8 +226,6 @@ class ReadySubtask:
     """What it is charged while it runs, MiB; 0: the estimate of its row."""
     gpu_memory_mib: float = 0.0
     """The same on a GPU. More than estimated where a run before this one had too little."""
-    due_s: float = 0.0
-    """Its task's place in the order of tasks (``hrm.pipelines.core.order``)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

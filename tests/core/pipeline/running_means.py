@@ -48,6 +48,7 @@ class RunningMeans:
         self._gpu_memory: dict[Row, float] = {}
         self._cells: dict[Row, dict[str, float]] = {}
         self._gpu_use: dict[Row, tuple[GpuUsePart, ...]] = {}
+        self.changes = 0
 
     def declare(self, row: Row, subtask: SubtaskSpec) -> None:
         self._declared[row] = subtask
@@ -92,6 +93,14 @@ class RunningMeans:
         measured = (row in self._memory) + (row in self._gpu_memory)
         return timed + measured + len(self._cells.get(row, ()))
 
+    def measured_s(self, row: Row, device: Device) -> float | None:
+        mean = self._alone.get((row, device)) or self._shared.get((row, device))
+        return mean.value if mean else None
+
+    def measured_models(self, kind: str) -> list[str]:
+        rows = [row for row, _ in [*self._alone, *self._shared] if row.kind == kind]
+        return list(dict.fromkeys(row.gpu_model for row in rows))
+
     def observe_run(
         self,
         row: Row,
@@ -101,6 +110,7 @@ class RunningMeans:
         gpu_memory_mib: float,
         co_runners: tuple[Row, ...],
     ) -> None:
+        self.changes += 1
         means = self._shared if co_runners else self._alone
         means.setdefault((row, device), _Mean()).add(seconds)
         self._kind.setdefault((row.kind, device), _Mean()).add(seconds)

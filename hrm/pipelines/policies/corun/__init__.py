@@ -84,7 +84,7 @@ def known() -> list[str]:
 def load(name: str, *, rng: np.random.Generator, **options: Any) -> NodePolicy:
     """The node policy ``name``, for one node.
 
-    Options of all: ``caps`` (``Caps``). Of ``min-min``: ``window``. Of ``iawp``: ``score``
+    Options of all: ``caps`` (``Caps``). Of ``iawp``: ``score``
     (one of ``SCORES`` or a ``CoRunScore``), ``queue_length``, ``patience``, ``tail_guard``,
     ``steal``, ``gain_min``. Of ``dqngpu``: ``sharing`` (one of
     ``shared_gpu.heuristics.HEURISTICS``, or a ``GpuSharingPolicy``).

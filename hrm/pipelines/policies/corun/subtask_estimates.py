@@ -144,6 +144,20 @@ class Stdm:
             return 0
         return int(np.count_nonzero(np.isfinite(entry.values))) + len(entry.runs)
 
+    def measured_s(self, row: Row, device: Device) -> float | None:
+        """See ``LearningEstimates``: the mean. On a core the GPU model does not matter."""
+        entry = self.entries.get(row)
+        if entry is not None and device in entry.runs:
+            return entry.runs[device][0]
+        if device is Device.GPU:
+            return None
+        same = [other for other in self._of_kind.get(row.kind, ()) if other.bucket == row.bucket]
+        times = [self.entries[o].runs[device][0] for o in same if device in self.entries[o].runs]
+        return sum(times) / len(times) if times else None
+
+    def measured_models(self, kind: str) -> list[str]:
+        return list(dict.fromkeys(row.gpu_model for row in self._of_kind.get(kind, ())))
+
     def observe_cells(self, row: Row, cells: Mapping[str, float]) -> None:
         """See ``LearningEstimates``; what has no column here is left out."""
         for name, value in cells.items():
@@ -238,7 +252,7 @@ class Stdm:
     def _learn_speedup(self, row: Row, entry: EstimateEntry) -> None:
         if len(self._versions(row)) < 2:
             return
-        cpu_s, gpu_s = self._measured_s(row, Device.CPU), self._measured_s(row, Device.GPU)
+        cpu_s, gpu_s = self.measured_s(row, Device.CPU), self.measured_s(row, Device.GPU)
         if cpu_s is None or not gpu_s:
             return
         value = scaled_speedup(cpu_s / gpu_s)
@@ -267,6 +281,7 @@ class Stdm:
         self._cells = sum(int(np.isfinite(e.values).sum()) for e in self.entries.values())
         self._new_cells = self._cells
         self._fitted = False
+        self.changes += 1
         self._forget_everything()
         if pairs:
             self.pair_effects.adopt(pairs)
@@ -516,20 +531,9 @@ class Stdm:
         self._new_cells = 0
         self._forget_everything()
 
-    def _measured_s(self, row: Row, device: Device) -> float | None:
-        """Mean time, seconds, of exactly this row; on a core its GPU model does not matter."""
-        entry = self.entries.get(row)
-        if entry is not None and device in entry.runs:
-            return entry.runs[device][0]
-        if device is Device.GPU:
-            return None
-        same = [other for other in self._of_kind.get(row.kind, ()) if other.bucket == row.bucket]
-        times = [self.entries[o].runs[device][0] for o in same if device in self.entries[o].runs]
-        return sum(times) / len(times) if times else None
-
     def _known_s(self, row: Row, device: Device) -> float | None:
         """Measured, or interpolated over the sizes of the same kind."""
-        measured = self._measured_s(row, device)
+        measured = self.measured_s(row, device)
         if measured is not None:
             return measured
         points = {}
