@@ -4,12 +4,14 @@
     python -m benchmarks.packing --churn --data DIR          # and results/packing-churn.*
     python -m benchmarks.packing --quick --json FILE
     python -m benchmarks.packing --pods FILE --nodes FILE    # another list alone, nothing written,
-                                                             # nor of some lists or policies alone
+                                                             # nor of some lists, policies, seeds
 
 *Filling* is the published protocol: pods are drawn with replacement from a list until together they
 request 130 % of the cluster's GPUs; each starts at once or is dropped, and none leaves. What counts
 is the part of the GPUs that is allocated in the end. *Churn* has arrivals and ends instead, on a
-sample of the nodes and at several loads, and what waits goes on waiting (``waits``).
+sample of the nodes and at several loads, and what waits goes on waiting (``waits``). *Orders*
+fill a tenth of the nodes with the pods of the first list in orders that no draw has: a policy that
+goes by what came so far may not suppose that it says what will come.
 
 The policies are the installed ones, called as a master does. Left out are those that would only
 repeat another: fifo, which chooses as centralized-drf does where each pod is a job of its own, and
@@ -22,7 +24,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -30,7 +32,7 @@ from typing import Any
 from benchmarks import common
 from benchmarks.common import CONSOLE
 from benchmarks.packing.filling import Filling, Site, fill
-from benchmarks.packing.lists import arrivals, read_machines, read_pods
+from benchmarks.packing.lists import Pod, arrivals, read_machines, read_pods
 from benchmarks.packing.waits import FULL_CHURN, QUICK_CHURN, churn_document, in_words
 from benchmarks.simulation.figures import interval
 from benchmarks.traces.reading import find
@@ -44,8 +46,21 @@ LISTS = ("default", "gpushare40", "cpu050")
 OURS, PEER, CENTRAL = "fragmentation", "best-fit", "centralized-drf"
 POLICIES = (OURS, "min-wait", PEER, "worst-fit", "round-robin", "random", CENTRAL)
 QUICK_POLICIES = (OURS, "min-wait", PEER)
+ORDERED = (OURS, "min-wait", PEER)
+ORDERS: Mapping[str, Callable[[Pod], float]] = {
+    "as drawn": lambda pod: 0,
+    "those without a GPU first": lambda pod: pod.gpus > 0,
+    "whole GPUs last": lambda pod: pod.gpus > 0 and pod.gpu_milli == _WHOLE,
+    "in order of their GPUs": lambda pod: pod.gpu_milli_sum,
+}
+"""Pods are sorted by it, stably."""
+_WHOLE = 1_000
+_ORDERED_NODES = 10
+"""Every so many-th node."""
 DEMAND = 1.3
 _SEED_STRIDE = 64
+_SEEDS_WRITTEN = 5
+"""Runs with fewer are no results."""
 
 Fillings = dict[str, dict[str, list[Filling]]]
 
@@ -69,6 +84,20 @@ def _filled(
                     f"{title}, seed {seed}, {name}: {100 * filling.allocated:.2f} % allocated, "
                     f"{filling.placements_per_s:,.0f} placements/s"
                 )
+    return found
+
+
+def _ordered(pods: Sequence[Pod], nodes: Path, seeds: Sequence[int]) -> dict[str, Any]:
+    """By order and policy, the part of the GPUs that is allocated with each seed."""
+    site = Site(read_machines(nodes)[::_ORDERED_NODES])
+    found: dict[str, Any] = {order: {name: [] for name in ORDERED} for order in ORDERS}
+    for seed in seeds:
+        drawn = arrivals(pods, round(DEMAND * site.gpu_milli), seed)
+        for order, key in ORDERS.items():
+            for name, runs in found[order].items():
+                filling = fill(policies.load(name, 0), site, sorted(drawn, key=key))
+                runs.append(filling.allocated)
+                CONSOLE.print(f"{order}, seed {seed}, {name}: {100 * runs[-1]:.2f} % allocated")
     return found
 
 
@@ -100,6 +129,14 @@ def _body(document: Mapping[str, Any], fillings: Fillings) -> str:
     for title, found in fillings.items():
         rows = [_filling_row(name, runs, found.get(OURS)) for name, runs in found.items()]
         parts.append(f"## {title}\n\n{common.table(header, rows)}")
+    rows = [
+        (order, *(_mean([100 * each for each in found[name]]) for name in ORDERED))
+        for order, found in document["orders"].items()
+    ]
+    parts.append(
+        f"## Orders of arrival\n\nAllocated %, on every {_ORDERED_NODES}th node, the first list, "
+        f"the same pods in other orders.\n\n{common.table(('order', *ORDERED), rows)}"
+    )
     return "\n\n".join(parts)
 
 
@@ -195,7 +232,7 @@ def main(words: Sequence[str] | None = None) -> int:
     if given.json is not None:
         common.write_json(given.json, document)
     whole = (given.lists, given.policies, given.pods, given.nodes) == (LISTS, POLICIES, None, None)
-    if whole and not given.quick:
+    if whole and not given.quick and len(seeds) >= _SEEDS_WRITTEN:
         for path in common.write_results(document["benchmark"], title, document, body):
             CONSOLE.print(f"written: {path}")
     return 0
@@ -212,6 +249,7 @@ def _filling_document(
         "nodes": len(machines),
         "gpus": sum(machine.gpus for machine in machines),
         "demand": DEMAND,
+        "orders": _ordered(read_pods(next(iter(lists.values()))), nodes, seeds),
         "filling": {
             title: {name: [asdict(run) for run in runs] for name, runs in found.items()}
             for title, found in fillings.items()

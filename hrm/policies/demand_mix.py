@@ -1,13 +1,15 @@
 """What containers with GPUs usually request: how often each demand comes, learned as they come.
 
-A scheduler sees the containers of its own applications alone, so each has a mix of its own; what
-runs when it starts is counted first, so that it does not begin with nothing after a restart. A
-container that waits, or whose claim fails, is asked for again and again, and counted once.
+A scheduler sees the containers of its own applications alone, so each has a mix of its own. It
+begins with what the caller expects (``prior``) and with what runs when it starts, so that it does
+not begin with nothing, on a new cluster or after a restart. A container that waits, or whose claim
+fails, is asked for again and again, and counted once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 
 import numpy as np
 
@@ -24,6 +26,8 @@ _REQUESTS_MAX = 65_536
 """After so many requests all that came before count half: the mix follows the workload."""
 _COUNTED_MAX = 65_536
 """Containers of which it is remembered that they have been counted, the latest ones."""
+_PRIOR_REQUESTS = 32.0
+"""As many requests the prior counts for."""
 _FIRST_CHECK = 64
 _CHECK_GROWTH = 2.0
 _CHECK_EVERY = 8_192
@@ -40,10 +44,11 @@ class DemandMix:
     1, of the most frequent of them as of the latest ``settle`` that returned True.
     """
 
-    def __init__(self) -> None:
-        self.counts: dict[Vector, float] = {}
+    def __init__(self, prior: Mapping[Vector, float] = MappingProxyType({})) -> None:
+        """``prior``: parts of sum 1, of demands with device memory, or nothing."""
+        self.counts: dict[Vector, float] = {x: _PRIOR_REQUESTS * y for x, y in prior.items()}
         self.weights: Mapping[Vector, float] = {}
-        self._total = 0.0
+        self._total = sum(self.counts.values())
         self._check_at = 1.0
         self._counted: dict[ContainerId, None] = {}
 

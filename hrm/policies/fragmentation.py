@@ -87,7 +87,7 @@ class Fragmentation:
         if not len(self._rises.share):
             return None
         if self._mix is None:
-            self._mix = DemandMix()
+            self._mix = DemandMix(self._rises.share.whole_gpus(view))
             self._mix.count_running(view)
         self._rises.follow(view)
         return self._rises

@@ -137,6 +137,10 @@ def test_other_lists_are_measured_and_nothing_is_written(
     assert len(runs) == 2 and all(0 < run["allocated"] <= 1 for run in runs)
     assert document["default_allocated_percent"] is None and document["gpus"] == 10
     printed = capsys.readouterr().out
+    assert (
+        set(document["orders"]) == set(packing.ORDERS) and "| in order of their GPUs |" in printed
+    )
+    assert all(len(runs["best-fit"]) == 2 for runs in document["orders"].values())
     assert "## mine" in printed and "| best-fit |" in printed
 
 

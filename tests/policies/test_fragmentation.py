@@ -276,6 +276,20 @@ def test_a_restart_finds_the_mix_in_what_runs() -> None:
     assert mix.settle() and mix.weights == {(1, 1, 80, 1): 1.0}
 
 
+def test_before_anything_is_requested_whole_gpus_with_their_part_of_the_node_are_expected() -> None:
+    """So what needs no GPU leaves cores beside each of them, whatever comes first."""
+    view = ClusterView(cluster((16, 4), (8, 1)))
+    prior = UnusableShare(view).whole_gpus(view)
+    assert sum(prior.values()) == pytest.approx(1.0)
+    mix = DemandMix(prior)
+    assert mix.settle() and mix.weights == pytest.approx(prior)
+    demand = (1, 1, 50, 1)
+    for number in range(400):
+        mix.count(demand, entries(1, demand, BATCH, f"c{number}"))
+        mix.settle()
+    assert mix.weights[demand] > 0.85, "what comes outweighs what was expected"
+
+
 def test_a_container_that_waits_is_counted_once() -> None:
     mix, demand = DemandMix(), (1, 1, 50, 1)
     waiting = entries(3, demand, BATCH)
