@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from hrm.pipelines.core.feasibility import Caps, gpu_need_mib, host_need_mib
 from hrm.pipelines.core.model import (
     Device,
+    Estimates,
     GpuView,
     NodePolicy,
     NodeView,
@@ -95,7 +96,7 @@ def gpu(index: int = 0, *, running: Sequence[str] = (), utilisation: float = 0.0
 
 def node_view(
     ready: Sequence[ReadySubtask],
-    estimates: Known,
+    estimates: Estimates,
     *,
     now: float = 0.0,
     idle: Sequence[int] = (),

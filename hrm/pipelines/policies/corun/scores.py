@@ -7,7 +7,9 @@
                  on their loads (``Slowdowns``)
 ``sensitivity``  the same, by what each was seen to suffer and to inflict (``PairEffects``)
 
-An idle GPU scores 0. Source: LDWP + IAWP, section 3.4.
+An idle GPU scores 0, and nothing scores less: what was seen to run faster next to others lost
+nothing, but gained nothing by them either. Its time alone was that of a slow first run, or noise.
+``progress`` goes by the same losses. Source: LDWP + IAWP, section 3.4.
 """
 
 from __future__ import annotations
@@ -40,7 +42,8 @@ __all__ = [
 
 
 class CoRunScore(Protocol):
-    """Smaller is better, 0 for an idle GPU. ``co_runners``: the rows that run there."""
+    """Smaller is better, 0 for an idle GPU, and never below. ``co_runners``: the rows that run
+    there."""
 
     name: str
 
@@ -56,7 +59,7 @@ class PredictsVictims(Protocol):
     def score(self, row: Row, co_runners: Sequence[Row], estimates: Estimates) -> float: ...
 
     def own(self, row: Row, co_runners: Sequence[Row], estimates: Estimates) -> float:
-        """(slow-down - 1) expected of ``row`` alone, not of its co-runners."""
+        """(slow-down - 1) expected of ``row`` alone, not of its co-runners; at least 0."""
 
 
 @runtime_checkable
@@ -121,7 +124,7 @@ class LearnedLoss:
         if not co_runners:
             return 0.0
         model = estimates.slowdowns if isinstance(estimates, KnowsSlowdowns) else self._prior
-        return joint_excess(model, _loads(estimates, [row, *co_runners]))
+        return max(0.0, joint_excess(model, _loads(estimates, [row, *co_runners])))
 
     def own(self, row: Row, co_runners: Sequence[Row], estimates: Estimates) -> float:
         """See ``PredictsVictims``."""
@@ -129,7 +132,7 @@ class LearnedLoss:
             return 0.0
         model = estimates.slowdowns if isinstance(estimates, KnowsSlowdowns) else self._prior
         loads = _loads(estimates, [row, *co_runners])
-        return float(model.excess(loads[:1], loads[1:].sum(axis=0)[None, :])[0])
+        return max(0.0, float(model.excess(loads[:1], loads[1:].sum(axis=0)[None, :])[0]))
 
 
 class Sensitivity:
@@ -143,13 +146,13 @@ class Sensitivity:
 
     def score(self, row: Row, co_runners: Sequence[Row], estimates: Estimates) -> float:
         return sum(
-            _pair_excess(row, other, estimates) + _pair_excess(other, row, estimates)
+            _pair_loss(row, other, estimates) + _pair_loss(other, row, estimates)
             for other in co_runners
         )
 
     def own(self, row: Row, co_runners: Sequence[Row], estimates: Estimates) -> float:
         """See ``PredictsVictims``."""
-        return sum(_pair_excess(row, other, estimates) for other in co_runners)
+        return sum(_pair_loss(row, other, estimates) for other in co_runners)
 
 
 def progress(rows: Sequence[Row], estimates: Estimates) -> float:
@@ -160,14 +163,14 @@ def progress(rows: Sequence[Row], estimates: Estimates) -> float:
     total = 0.0
     for place, row in enumerate(rows):
         others = (*rows[:place], *rows[place + 1 :])
-        excess = sum(_pair_excess(row, other, estimates) for other in others)
-        total += 1.0 / (1.0 + max(0.0, excess))
+        total += 1.0 / (1.0 + sum(_pair_loss(row, other, estimates) for other in others))
     return total
 
 
-def _pair_excess(victim: Row, partner: Row, estimates: Estimates) -> float:
+def _pair_loss(victim: Row, partner: Row, estimates: Estimates) -> float:
+    """(slow-down - 1) expected of ``victim`` next to ``partner``, at least 0."""
     if isinstance(estimates, KnowsPairs):
-        return estimates.pair_effects.excess(victim, partner, estimates.pair_prior)
+        return max(0.0, estimates.pair_effects.excess(victim, partner, estimates.pair_prior))
     own, other = _loads(estimates, [victim, partner])
     return math.expm1(pair_prior(own, other, GpuSharing.TIME_SLICING))
 
