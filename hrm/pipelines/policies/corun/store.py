@@ -51,7 +51,7 @@ def dump_estimates(estimates: Stdm, *, since: int = -1, latest: int = ROWS_MAX) 
         since: with the rows and pairs alone that changed after ``estimates.changes`` was this.
         latest: with at most so many rows, and so many pairs, those of the latest observations.
     """
-    # The oldest first, as they are kept: whoever reads them evicts in the same order.
+    # The oldest first, as they are kept: a reader forgets in the same order.
     entries = dict(reversed([*islice(estimates.since(since).items(), latest)]))
     pairs = dict(reversed([*islice(estimates.pair_effects.since(since).items(), latest)]))
     rows = list(dict.fromkeys([*entries, *(row for pair in pairs for row in pair)]))

@@ -55,8 +55,8 @@ _LOG_MB = np.log(BUCKET_MB)
 _SPEEDUP, _SIZE = COLUMN["speedup"], COLUMN["size"]
 _RUNS_REMEMBERED = 20
 OWN_RUNS = 5
-"""So many runs of a node's own tell its times better than any number of others' do: nodes differ,
-and their speeds may not be set."""
+"""So many runs of a node's own describe its times better than any number of others' do: nodes
+differ, and their speeds may not be set."""
 _MOVED = 0.02
 _NEAR = 0.05
 """Up to this distance, on scales of 0..1, a value counts as inside of what was measured."""
