@@ -15,10 +15,12 @@ from hrm import ownership_keys
 from hrm.config import MasterSettings
 from hrm.core.vocabulary.model import NodeName
 from hrm.errors import InvalidConfig, InvalidRequest
-from hrm.pipelines.core.model import TaskId
+from hrm.pipelines.core.model import Device, Row, TaskId
 from hrm.pipelines.master import kept_tasks
 from hrm.pipelines.master.settings import pipeline_policy, resizing
 from hrm.pipelines.master.streams import WorkerStream
+from hrm.pipelines.policies.corun import Stdm
+from hrm.pipelines.policies.corun.store import merge_estimates
 from hrm.policies.guard import GuardRegistry
 from hrm.v1 import admin_pb2, policy_pb2, policy_pb2_grpc
 from hrm.v1 import pipeline_pb2 as pb
@@ -31,6 +33,7 @@ from tests.master.test_services import TIMEOUT_S
 from tests.spark.fake_master import until
 
 CPU = pb.SubtaskDevice.SUBTASK_DEVICE_CPU
+ROW = Row("kind/a", 0, "")
 
 
 def _spec(**fields: Any) -> pb.PipelineSpec:
@@ -187,6 +190,19 @@ async def test_a_run_that_cannot_have_been_is_ignored_and_no_more_are_kept_than_
         await worker.receive("acknowledge")
         assert 0 < len(record.timings) < 100
         assert {(x.key.subtask, x.device.value) for x in record.timings} == {("a", "cpu")}
+
+
+async def test_a_worker_that_reads_gets_every_change_of_its_users_estimates(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hrm.pipelines.master.estimates.SHARE_PERIOD_S", 0.0)
+    async with serving(tmp_path) as at:
+        worker, _ = await at.placed("t")
+        seen = Stdm(memory_mib=1000.0)
+        for seconds in (1.0, 3.0, 5.0):
+            at.tasks.estimates.of("ada").observe_run(ROW, Device.CPU, seconds)
+            merge_estimates(await worker.receive("estimates"), seen, dict.fromkeys(Device, 1.0))
+        assert seen.run_s(ROW, Device.CPU) == pytest.approx(3.0)
 
 
 async def test_modules_that_cannot_be_written_are_accepted_with_no_task(
