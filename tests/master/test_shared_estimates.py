@@ -24,25 +24,19 @@ USERS = {NodeName("w1"): "ann", NodeName("w2"): "ann", NodeName("w3"): "bob"}
 AS_FAST = dict.fromkeys(Device, 1.0)
 
 
-class Clock:
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.now = 100.0
-        monkeypatch.setattr("hrm.pipelines.master.estimates.time.monotonic", lambda: self.now)
-
-
 class Master:
     """The table, and the streams of workers that have registered; ``take``: they read."""
 
-    def __init__(self, directory: Path, clock: Clock, users: dict[NodeName, str]) -> None:
-        self.clock = clock
-        self.known = EstimatesOfUsers(directory, users.get)
+    def __init__(self, directory: Path, users: dict[NodeName, str]) -> None:
+        self.now = 100.0
+        self.known = EstimatesOfUsers(directory, users.get, clock_s=lambda: self.now)
         self.streams = {worker: WorkerStream("") for worker in users}
         self.taken: list[pb.MasterPipelineMessage] = []
         for worker in users:
             assert self.known.whole(worker) == b""
 
     def tick(self, passed_s: float = module.SHARE_PERIOD_S) -> None:
-        self.clock.now += passed_s
+        self.now += passed_s
         self.known.ticked(self.streams)
 
     def take(self, workers: Iterable[NodeName] = ()) -> dict[NodeName, bytes]:
@@ -60,19 +54,14 @@ class Master:
         return found
 
 
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    return Clock(monkeypatch)
-
-
 def read(content: bytes) -> Stdm:
     received = Stdm(memory_mib=1000.0)
     load_estimates(content, received)
     return received
 
 
-def test_each_worker_gets_what_is_new_of_its_own_user(tmp_path: Path, clock: Clock) -> None:
-    master = Master(tmp_path, clock, USERS)
+def test_each_worker_gets_what_is_new_of_its_own_user(tmp_path: Path) -> None:
+    master = Master(tmp_path, USERS)
     master.known.of("ann").observe_run(ROW, Device.GPU, 2.0)
     master.tick(0.5)
     assert master.take() == {}, "not before the period has passed"
@@ -87,8 +76,8 @@ def test_each_worker_gets_what_is_new_of_its_own_user(tmp_path: Path, clock: Clo
     assert set(master.take()) == {"w1", "w2"}
 
 
-def test_only_what_has_changed_since_is_sent_and_it_is_enough(tmp_path: Path, clock: Clock) -> None:
-    master = Master(tmp_path, clock, USERS)
+def test_only_what_has_changed_since_is_sent_and_it_is_enough(tmp_path: Path) -> None:
+    master = Master(tmp_path, USERS)
     known, worker = master.known.of("ann"), NodeName("w1")
     rng = np.random.default_rng(0)
     for number in range(300):
@@ -113,10 +102,10 @@ def test_only_what_has_changed_since_is_sent_and_it_is_enough(tmp_path: Path, cl
 
 
 def test_workers_that_have_the_same_are_sent_one_message_and_not_all_at_once(
-    tmp_path: Path, clock: Clock
+    tmp_path: Path,
 ) -> None:
     users = dict.fromkeys((NodeName(f"w{number}") for number in range(1000)), "ann")
-    master = Master(tmp_path, clock, users)
+    master = Master(tmp_path, users)
     master.known.of("ann").observe_run(ROW, Device.GPU, 2.0)
     master.tick()
     reached = master.take()
@@ -131,10 +120,8 @@ def test_workers_that_have_the_same_are_sent_one_message_and_not_all_at_once(
     assert len(set(reached.values())) == 1
 
 
-def test_a_worker_that_does_not_read_holds_one_message_and_misses_nothing(
-    tmp_path: Path, clock: Clock
-) -> None:
-    master = Master(tmp_path, clock, USERS)
+def test_a_worker_that_does_not_read_holds_one_message_and_misses_nothing(tmp_path: Path) -> None:
+    master = Master(tmp_path, USERS)
     slow, quick = NodeName("w1"), NodeName("w2")
     for seconds in (2.0, 3.0, 4.0):
         master.known.of("ann").observe_run(ROW, Device.GPU, seconds)
@@ -151,12 +138,12 @@ def test_a_worker_that_does_not_read_holds_one_message_and_misses_nothing(
 
 
 def test_a_worker_that_registers_begins_with_all_and_is_sent_what_comes_later(
-    tmp_path: Path, clock: Clock
+    tmp_path: Path,
 ) -> None:
-    master = Master(tmp_path, clock, USERS)
+    master = Master(tmp_path, USERS)
     for row in (ROW, OTHER):
         master.known.of("ann").observe_run(row, Device.GPU, 2.0)
-    clock.now += 5.0
+    master.now += 5.0
     again = NodeName("w1")
     assert set(read(master.known.whole(again)).entries) == {ROW, OTHER}
     master.tick(5.0)
@@ -168,10 +155,10 @@ def test_a_worker_that_registers_begins_with_all_and_is_sent_what_comes_later(
 
 
 def test_of_a_table_that_is_too_large_the_latest_rows_are_sent_with_one_warning(
-    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "SENT_BYTES_MAX", 8_000)
-    master = Master(tmp_path, clock, USERS)
+    master = Master(tmp_path, USERS)
     known = master.known.of("ann")
     rows = [Row(f"step {number}", 1, "P4") for number in range(1000)]
     for number, row in enumerate(rows):
@@ -188,10 +175,10 @@ def test_of_a_table_that_is_too_large_the_latest_rows_are_sent_with_one_warning(
 
 
 def test_workers_of_a_user_whose_table_was_read_again_are_sent_all_of_it(
-    tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "USERS_MAX", 0)
-    master = Master(tmp_path, clock, USERS)
+    master = Master(tmp_path, USERS)
     for _ in range(3):
         master.known.of("ann").observe_run(ROW, Device.GPU, 2.0)
     master.tick()

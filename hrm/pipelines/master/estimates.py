@@ -20,6 +20,7 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import structlog
@@ -71,10 +72,16 @@ class _Whole:
 class EstimatesOfUsers:
     """In ``directory``, one file each. Used on the loop alone, but for the writes.
 
-    ``user_of``: the user of a worker; None: it has ended.
+    ``user_of``: the user of a worker; None: it has ended. ``clock_s``: any that does not go back.
     """
 
-    def __init__(self, directory: Path, user_of: Callable[[NodeName], str | None]) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        user_of: Callable[[NodeName], str | None],
+        clock_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._clock_s = clock_s
         self._directory = directory
         self._user_of = user_of
         self._known: dict[str, Stdm] = {}
@@ -85,7 +92,7 @@ class EstimatesOfUsers:
         """Of each worker that has registered; the one that was visited longest ago comes first."""
         self._shortened: set[str] = set()
         """Users whose latest message was too large; each is warned of once."""
-        self._saved_s = time.monotonic()
+        self._saved_s = self._clock_s()
         self._writing: asyncio.Task[None] | None = None
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
 
@@ -110,7 +117,7 @@ class EstimatesOfUsers:
         user = self._user_of(worker)
         if user is None:
             return b""
-        known, now, whole = self.of(user), time.monotonic(), self._whole.get(user)
+        known, now, whole = self.of(user), self._clock_s(), self._whole.get(user)
         if whole is None or (whole.mark != known.changes and now - whole.at_s >= _WHOLE_KEPT_S):
             content = self._content(user, known, -1)
             whole = self._whole[user] = _Whole(known.changes, now, content)
@@ -124,9 +131,9 @@ class EstimatesOfUsers:
         self._save_if_due()
         for worker in [worker for worker in self._has if worker not in streams]:
             del self._has[worker]
-        now, sent = time.monotonic(), dict[tuple[str, int], pb.MasterPipelineMessage | None]()
+        now, sent = self._clock_s(), dict[tuple[str, int], pb.MasterPipelineMessage | None]()
         visits = max(_VISITED_MIN, math.ceil(len(self._has) / _TICKS_TO_SHARE))
-        for worker, has in list(self._has.items())[:visits]:
+        for worker, has in list(islice(self._has.items(), visits)):
             if now - has.visited_s < SHARE_PERIOD_S:
                 break
             user = self._user_of(worker)
@@ -156,8 +163,8 @@ class EstimatesOfUsers:
 
     def _save_if_due(self) -> None:
         writing = self._writing is not None and not self._writing.done()
-        if not writing and time.monotonic() - self._saved_s >= _SAVE_PERIOD_S:
-            self._saved_s = time.monotonic()
+        if not writing and self._clock_s() - self._saved_s >= _SAVE_PERIOD_S:
+            self._saved_s = self._clock_s()
             self._writing = asyncio.create_task(self._save())
 
     async def _save(self) -> None:

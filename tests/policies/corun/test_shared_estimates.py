@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import io
+
+import numpy as np
 import pytest
 
 from hrm.errors import InvalidRequest
@@ -9,7 +12,12 @@ from hrm.pipelines.core.model import Device, Row, SubtaskSpec
 from hrm.pipelines.policies.corun import Stdm
 from hrm.pipelines.policies.corun.metrics import COLUMN, scaled_speedup
 from hrm.pipelines.policies.corun.scores import Sensitivity
-from hrm.pipelines.policies.corun.store import dump_estimates, dump_within, merge_estimates
+from hrm.pipelines.policies.corun.store import (
+    dump_estimates,
+    dump_within,
+    load_estimates,
+    merge_estimates,
+)
 from hrm.pipelines.policies.corun.subtask_estimates import OWN_RUNS
 
 EDGES, FACES = Row("edges", 1, "P4"), Row("faces", 2, "P4")
@@ -132,7 +140,9 @@ def test_a_message_is_bounded_by_leaving_out_what_was_observed_longest_ago() -> 
     for number, row in enumerate(rows):
         there.observe_run(row, Device.GPU, 1.0 + number / 7)
     whole, is_all = dump_within(there, 1 << 20)
-    assert is_all and whole == dump_estimates(there)
+    here = stdm()
+    merge_estimates(whole, here, AS_FAST)
+    assert is_all and list(here.entries) == rows
     content, is_all = dump_within(there, len(whole) // 2)
     assert not is_all and len(content) <= len(whole) // 2
     here = stdm()
@@ -140,6 +150,32 @@ def test_a_message_is_bounded_by_leaving_out_what_was_observed_longest_ago() -> 
     assert here.entries and list(here.entries) == rows[-len(here.entries) :]
     assert dump_within(there, 100) == (b"", False)
     assert dump_within(there, 100, since=there.changes) == (b"", True)
+
+
+def test_what_was_declared_and_never_ran_does_not_fill_messages() -> None:
+    there = stdm()
+    for number in range(2000):
+        kind = f"never ran {number}"
+        there.declare(Row(kind, 1, "P4"), SubtaskSpec(name="a", kind=kind, devices=BOTH))
+    there.observe_run(EDGES, Device.GPU, 2.0)
+    content, is_all = dump_within(there, 4_000)
+    assert is_all and content
+    kept = stdm()
+    load_estimates(dump_estimates(there), kept)
+    assert len(kept.devices) == 2002, "a file keeps them"
+
+
+@pytest.mark.parametrize("pairs", [[[0, 9]], [[-1, 0]], [[0]]])
+def test_pairs_of_rows_that_are_not_there_are_refused(pairs: list[list[int]]) -> None:
+    there, here = stdm(), stdm()
+    there.observe_run(EDGES, Device.GPU, 2.0)
+    there.observe_run(EDGES, Device.GPU, 3.0, co_runners=(FACES,))
+    arrays = dict(np.load(io.BytesIO(dump_estimates(there))))
+    damaged = io.BytesIO()
+    np.savez(damaged, **(arrays | {"pairs": np.array(pairs)}))
+    with pytest.raises(InvalidRequest, match="are not two of its 2 rows"):
+        merge_estimates(damaged.getvalue(), here, AS_FAST)
+    assert not here.entries and not here.pair_effects.sums()
 
 
 def test_a_slow_node_takes_longer_than_the_shared_table_has_it() -> None:

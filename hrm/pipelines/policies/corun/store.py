@@ -44,19 +44,21 @@ def dump_within(estimates: Stdm, bytes_max: int, since: int = -1) -> tuple[bytes
     return b"", not most
 
 
-def dump_estimates(estimates: Stdm, *, since: int = -1, latest: int = ROWS_MAX) -> bytes:
-    """The content of a file, as of now.
+def dump_estimates(estimates: Stdm, *, since: int = -1, latest: int | None = None) -> bytes:
+    """The content of a file, as of now; or of a message, which has what belongs to its rows alone.
 
     Args:
-        since: with the rows and pairs alone that changed after ``estimates.changes`` was this.
-        latest: with at most so many rows, and so many pairs, those of the latest observations.
+        since: with the rows and pairs that changed after ``estimates.changes`` was this; -1: all.
+        latest: with at most so many rows, and so many pairs, those of the latest observations;
+            None: all, and what was declared of kinds that have not run yet.
     """
     # The oldest first, as they are kept: a reader forgets in the same order.
     entries = dict(reversed([*islice(estimates.since(since).items(), latest)]))
     pairs = dict(reversed([*islice(estimates.pair_effects.since(since).items(), latest)]))
     rows = list(dict.fromkeys([*entries, *(row for pair in pairs for row in pair)]))
     place_of = {row: index for index, row in enumerate(rows)}
-    kinds = {row.kind for row in rows} if since >= 0 else estimates.devices.keys()
+    is_file = since < 0 and latest is None
+    kinds = estimates.devices.keys() if is_file else {row.kind for row in rows}
     meta = {
         "version": _VERSION,
         "metrics": METRICS,
