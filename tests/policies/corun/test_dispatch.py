@@ -103,7 +103,20 @@ def test_what_ran_faster_next_to_others_takes_an_idle_gpu_all_the_same(score: st
     gpus = [gpu(0, running=["A"], utilisation=0.3), gpu(1)]
     starts = made("iawp", score=score).dispatch(node_view([subtask("B")], estimates, gpus=gpus))
     assert [start.number for start in starts] == [1]
-    assert SCORES[score]().score(rows["B"], [rows["A"]], estimates) >= 0.0
+
+
+def test_of_shared_gpus_that_cost_nothing_the_one_with_the_better_partner_is_taken() -> None:
+    estimates = Stdm(memory_mib=32_000)
+    for kind in "ABC":
+        estimates.observe_run(Row(kind, 1, "P4"), Device.GPU, 10.0)
+        estimates.observe_cells(Row(kind, 1, "P4"), {"sm": 0.3})
+    for kind, seconds in (("A", 9.0), ("C", 6.0)):
+        for _ in range(6):
+            co_runners = (Row(kind, 1, "P4"),)
+            estimates.observe_run(Row("B", 1, "P4"), Device.GPU, seconds, co_runners=co_runners)
+    gpus = [gpu(0, running=["A"], utilisation=0.3), gpu(1, running=["C"], utilisation=0.3)]
+    starts = made("iawp").dispatch(node_view([subtask("B")], estimates, gpus=gpus))
+    assert [start.number for start in starts] == [1]
 
 
 def test_what_joins_counts_before_the_next_does() -> None:

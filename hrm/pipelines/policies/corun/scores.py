@@ -7,9 +7,11 @@
                  on their loads (``Slowdowns``)
 ``sensitivity``  the same, by what each was seen to suffer and to inflict (``PairEffects``)
 
-An idle GPU scores 0, and nothing scores less: what was seen to run faster next to others lost
-nothing, but gained nothing by them either. Its time alone was that of a slow first run, or noise.
-``progress`` goes by the same losses. Source: LDWP + IAWP, section 3.4.
+An idle GPU scores 0. Scores that learn may be below: a step whose time alone was that of a slow
+first run seems to gain by any company. That still ranks partners, but nothing gains by sharing:
+wherever a shared GPU is compared with an idle one, less than 0 counts as 0 (``loss``).
+
+Source: LDWP + IAWP, section 3.4.
 """
 
 from __future__ import annotations
@@ -37,13 +39,13 @@ __all__ = [
     "Sensitivity",
     "cosine",
     "joint_excess",
+    "loss",
     "progress",
 ]
 
 
 class CoRunScore(Protocol):
-    """Smaller is better, 0 for an idle GPU, and never below. ``co_runners``: the rows that run
-    there."""
+    """Smaller is better, 0 for an idle GPU, ``loss``. ``co_runners``: the rows that run there."""
 
     name: str
 
@@ -59,7 +61,7 @@ class PredictsVictims(Protocol):
     def score(self, row: Row, co_runners: Sequence[Row], estimates: Estimates) -> float: ...
 
     def own(self, row: Row, co_runners: Sequence[Row], estimates: Estimates) -> float:
-        """(slow-down - 1) expected of ``row`` alone, not of its co-runners; at least 0."""
+        """(slow-down - 1) expected of ``row`` alone, not of its co-runners."""
 
 
 @runtime_checkable
@@ -124,7 +126,7 @@ class LearnedLoss:
         if not co_runners:
             return 0.0
         model = estimates.slowdowns if isinstance(estimates, KnowsSlowdowns) else self._prior
-        return max(0.0, joint_excess(model, _loads(estimates, [row, *co_runners])))
+        return joint_excess(model, _loads(estimates, [row, *co_runners]))
 
     def own(self, row: Row, co_runners: Sequence[Row], estimates: Estimates) -> float:
         """See ``PredictsVictims``."""
@@ -132,7 +134,7 @@ class LearnedLoss:
             return 0.0
         model = estimates.slowdowns if isinstance(estimates, KnowsSlowdowns) else self._prior
         loads = _loads(estimates, [row, *co_runners])
-        return max(0.0, float(model.excess(loads[:1], loads[1:].sum(axis=0)[None, :])[0]))
+        return float(model.excess(loads[:1], loads[1:].sum(axis=0)[None, :])[0])
 
 
 class Sensitivity:
@@ -146,13 +148,18 @@ class Sensitivity:
 
     def score(self, row: Row, co_runners: Sequence[Row], estimates: Estimates) -> float:
         return sum(
-            _pair_loss(row, other, estimates) + _pair_loss(other, row, estimates)
+            _pair_excess(row, other, estimates) + _pair_excess(other, row, estimates)
             for other in co_runners
         )
 
     def own(self, row: Row, co_runners: Sequence[Row], estimates: Estimates) -> float:
         """See ``PredictsVictims``."""
-        return sum(_pair_loss(row, other, estimates) for other in co_runners)
+        return sum(_pair_excess(row, other, estimates) for other in co_runners)
+
+
+def loss(expected: float) -> float:
+    """What a co-run that is ``expected`` to cost so much costs against none: at least 0."""
+    return max(0.0, expected)
 
 
 def progress(rows: Sequence[Row], estimates: Estimates) -> float:
@@ -163,14 +170,14 @@ def progress(rows: Sequence[Row], estimates: Estimates) -> float:
     total = 0.0
     for place, row in enumerate(rows):
         others = (*rows[:place], *rows[place + 1 :])
-        total += 1.0 / (1.0 + sum(_pair_loss(row, other, estimates) for other in others))
+        excess = sum(_pair_excess(row, other, estimates) for other in others)
+        total += 1.0 / (1.0 + loss(excess))
     return total
 
 
-def _pair_loss(victim: Row, partner: Row, estimates: Estimates) -> float:
-    """(slow-down - 1) expected of ``victim`` next to ``partner``, at least 0."""
+def _pair_excess(victim: Row, partner: Row, estimates: Estimates) -> float:
     if isinstance(estimates, KnowsPairs):
-        return max(0.0, estimates.pair_effects.excess(victim, partner, estimates.pair_prior))
+        return estimates.pair_effects.excess(victim, partner, estimates.pair_prior)
     own, other = _loads(estimates, [victim, partner])
     return math.expm1(pair_prior(own, other, GpuSharing.TIME_SLICING))
 
