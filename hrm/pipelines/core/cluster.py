@@ -36,7 +36,6 @@ from hrm.pipelines.core.forgetting import ForgettingOrder
 from hrm.pipelines.core.model import (
     Choice,
     ClusterPolicy,
-    Device,
     LearningEstimates,
     PipelineClusterView,
     PipelineSpec,
@@ -51,6 +50,7 @@ from hrm.pipelines.core.node_messages import (
     TaskOutcome,
 )
 from hrm.pipelines.core.order import DueOrder, WorkStep
+from hrm.pipelines.core.reported_runs import learn
 from hrm.pipelines.core.table import Mask, NodeTable
 from hrm.pipelines.core.task_record import TaskRecord, is_possible, outcome_in_words
 
@@ -265,20 +265,8 @@ class PipelineCluster:
         if not is_possible(record, timing):
             return
         record.timings.append(timing)
-        capacity = self.table.nodes[event.name].capacity
-        if timing.outcome is RunOutcome.DONE:
-            on_cpu = timing.device is Device.CPU
-            self.estimates.observe_run(
-                timing.row,
-                timing.device,
-                timing.ran_s * (capacity.cpu_speed if on_cpu else capacity.gpu_speed),
-                timing.memory_mib,
-                timing.gpu_memory_mib,
-                timing.co_runners,
-            )
-        self.estimates.observe_cells(timing.row, timing.cells)
-        if event.report.gpu_use and timing.device is Device.GPU:
-            self.estimates.observe_gpu_use(timing.row, event.report.gpu_use)
+        worker = self.table.nodes[event.name]
+        learn(self.estimates, event.report, record.spec, worker.capacity, worker.rows, event.now)
         self._commands.append(m.ReportTiming(node=event.name, report=event.report))
 
     def _current(self, name: NodeName, what: ReportSubtask | EndTask) -> TaskRecord | None:

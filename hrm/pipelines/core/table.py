@@ -28,6 +28,7 @@ from hrm.pipelines.core.model import (
 )
 from hrm.pipelines.core.node_messages import NodeCapacity, NodeLoad
 from hrm.pipelines.core.order import RemainingTimes, Speeds
+from hrm.pipelines.core.reported_runs import RowsOfWorker
 
 __all__ = ["NodeRow", "NodeTable"]
 
@@ -45,8 +46,9 @@ Column = npt.NDArray[np.float64]
 @dataclass(slots=True, eq=False)
 class NodeRow:
     """One node. ``placed``: every task that is placed there; ``unreported``: the estimated work,
-    seconds, of those that its latest report does not include; ``gave_back``: it returned a task
-    since that report; ``excused_at_s``: its silence does not count until then."""
+    seconds, of those that its latest report does not include; ``rows``: of the tasks that it has
+    had; ``gave_back``: it returned a task since that report; ``excused_at_s``: its silence does
+    not count until then."""
 
     capacity: NodeCapacity
     reported_at_s: float
@@ -56,6 +58,7 @@ class NodeRow:
     excused_at_s: float = 0.0
     placed: dict[TaskId, TaskSpec] = field(default_factory=dict)
     unreported: dict[TaskId, float] = field(default_factory=dict)
+    rows: RowsOfWorker = field(default_factory=RowsOfWorker)
 
     @property
     def machine(self) -> str:
@@ -127,6 +130,7 @@ class NodeTable:
     def placed(self, name: NodeName, task: TaskSpec) -> None:
         row = self.nodes[name]
         row.placed[task.task_id] = task
+        row.rows.add(task, row.capacity.gpu_model)
         row.unreported[task.task_id] = self.work_s(task, row.capacity)
         self.recount(name)
 

@@ -211,11 +211,12 @@ class PipelineService(pipeline_pb2_grpc.PipelineServiceServicer):
             await self._tasks.take_report(name, message)
 
     async def _write(self, name: NodeName, stream: WorkerStream, context: _Context) -> None:
-        estimates = self._tasks.estimates_for(name)
+        estimates = self._tasks.estimates.whole(name)
         await context.write(pipeline_stream.registered(self._heartbeat_interval_s, estimates))
         while (item := await stream.queue.get()) is not None:
             if isinstance(item, pb.MasterPipelineMessage):
                 await context.write(item)
+                stream.written(item)
             else:
                 await self._place(item, context)
 

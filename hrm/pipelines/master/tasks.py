@@ -91,7 +91,8 @@ class PipelineTasks:
         self._master = master
         self._attempts_before = m.attempts_before(master.core.epoch)
         self.policy = policy
-        self.estimates = EstimatesOfUsers(settings.state_dir / "pipelines" / "estimates")
+        estimates_dir = settings.state_dir / "pipelines" / "estimates"
+        self.estimates = EstimatesOfUsers(estimates_dir, self._user_of)
         self._bounds = ClusterBounds(
             queue_limit=settings.pipeline_queue_limit,
             attempts_limit=settings.pipeline_attempts,
@@ -216,10 +217,9 @@ class PipelineTasks:
             case m.FinishTask():
                 self._finished(command)
 
-    def estimates_for(self, worker: NodeName) -> bytes:
-        """What is known of the steps of its user."""
+    def _user_of(self, worker: NodeName) -> str | None:
         workload = self.workloads.of_worker.get(ContainerId(worker))
-        return b"" if workload is None else self.estimates.to_send(workload.key.user)
+        return None if workload is None else workload.key.user
 
     def node_of(self, worker: NodeName | None) -> str:
         """Where a worker runs; its own name, if that is not known any more."""
@@ -244,7 +244,7 @@ class PipelineTasks:
         self.host.carry_out(partial(self.workloads.ticked, now))
         self._close_lost_streams()
         self._cancel_left()
-        self.estimates.ticked(self.streams, self.estimates_for, self._send)
+        self.estimates.ticked(self.streams)
         if now - self._cleaned_s >= _CLEAN_INTERVAL_S:
             self._cleaned_s = now
             try:

@@ -14,6 +14,7 @@ from hrm.pipelines.core.feasibility import Caps, gpu_need_mib, host_need_mib
 from hrm.pipelines.core.gpu_use import USE_PARTS, GpuUsePart
 from hrm.pipelines.core.model import (
     Device,
+    Estimates,
     GpuView,
     NodePolicy,
     NodeView,
@@ -110,7 +111,7 @@ def gpu(index: int = 0, *, running: Sequence[str] = (), utilisation: float = 0.0
 
 def node_view(
     ready: Sequence[ReadySubtask],
-    estimates: Known,
+    estimates: Estimates,
     *,
     now: float = 0.0,
     idle: Sequence[int] = (),

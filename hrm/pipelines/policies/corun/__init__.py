@@ -49,9 +49,9 @@ __all__ = [
 ]
 
 DEFAULT_SCORE = "sensitivity"
-"""The score that ranked measured pairs best under MPS and under time slicing alike
-(benchmarks/results/pipelines-corun-scores.md). What it goes by before any co-run is that of the
-node's way of sharing (``pair_prior``)."""
+"""The score that ranked measured pairs best under MPS and under time slicing alike, where pairs of
+their kinds had run (benchmarks/results/pipelines-corun-scores.md). What it goes by before any
+co-run is that of the node's way of sharing (``pair_prior``)."""
 SCORES: dict[str, Callable[[], CoRunScore]] = {
     "cosine": Cosine,
     "overload": Overload,

@@ -25,16 +25,18 @@ _NEAR = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class RecordedUse:
-    """``parts``: the use so far; ``runs``: how many it is of, ``_RUNS_REMEMBERED`` at most."""
+    """``parts``: the use so far; ``runs``: how many have gone into it, of which the latest
+    ``_RUNS_REMEMBERED`` weigh most. The count has no bound: of two profiles the one of more runs
+    is taken."""
 
     parts: tuple[GpuUsePart, ...]
     runs: int = 1
 
     def observed(self, use: Sequence[GpuUsePart]) -> RecordedUse:
         """With one more run, which has as many parts."""
-        runs = min(self.runs + 1, _RUNS_REMEMBERED)
+        runs = self.runs + 1
         before, now = np.array(self.parts), np.array(use)
-        uses = before + (now - before) / runs
+        uses = before + (now - before) / min(runs, _RUNS_REMEMBERED)
         slowly = before[:, _MEMORY] + (now - before)[:, _MEMORY] / _RUNS_REMEMBERED
         uses[:, _MEMORY] = np.maximum(now[:, _MEMORY], slowly)
         return RecordedUse(tuple(GpuUsePart(*part) for part in uses.tolist()), runs)

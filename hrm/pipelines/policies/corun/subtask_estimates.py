@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
@@ -27,6 +26,7 @@ import numpy as np
 from hrm.errors import InvalidRequest
 from hrm.pipelines.core.gpu_use import GpuUsePart, check_gpu_use
 from hrm.pipelines.core.model import CO_RUN_FEATURES, Device, Row, SubtaskSpec, Vector
+from hrm.pipelines.policies.corun.estimate_entry import RUNS_REMEMBERED, EstimateEntry
 from hrm.pipelines.policies.corun.gpu_sharing import GpuSharing
 from hrm.pipelines.policies.corun.metrics import (
     BUCKET_MB,
@@ -43,7 +43,7 @@ from hrm.pipelines.policies.corun.predictors import Floats, Gaussian, Neighbours
 from hrm.pipelines.policies.corun.recorded_use import RecordedUse
 from hrm.pipelines.policies.corun.slowdowns import LOADS, Slowdowns
 
-__all__ = ["DEFAULT_S_PER_MB", "ROWS_MAX", "EstimateEntry", "Stdm"]
+__all__ = ["DEFAULT_S_PER_MB", "ROWS_MAX", "Stdm"]
 
 DEFAULT_S_PER_MB = {Device.CPU: 0.04, Device.GPU: 0.01}
 ROWS_MAX = 4096
@@ -52,29 +52,15 @@ ROWS_MAX = 4096
 _BOTH = frozenset(Device)
 _GPU_FEATURES = [COLUMN[name] for name in CO_RUN_FEATURES]
 _PEAKS = ("memory", "gpu_memory")
+_PEAK_COLUMNS = [COLUMN[name] for name in _PEAKS]
 _ANY_MODEL = ("cpu", "memory")
 _LOG_MB = np.log(BUCKET_MB)
 _SPEEDUP, _SIZE = COLUMN["speedup"], COLUMN["size"]
-_RUNS_REMEMBERED = 20
 _MOVED = 0.02
 _NEAR = 0.05
 """Up to this distance, on scales of 0..1, a value counts as inside of what was measured."""
 _UNMEASURED_MOST = {"memory": 0.5, "gpu_memory": 0.8}
 _GPU_MEMORY_MIB = 8192.0
-
-
-@dataclass(slots=True)
-class EstimateEntry:
-    """One row. ``values`` (metrics,), NaN where not measured; ``runs``: mean time alone, count.
-
-    A time that was only seen with co-runners is kept as a guess, with a count of 0. ``gpu_use``:
-    what its runs alone on a GPU used of it; None: not measured.
-    """
-
-    values: Floats = field(default_factory=lambda: np.full(len(METRICS), np.nan))
-    counts: Floats = field(default_factory=lambda: np.zeros(len(METRICS)))
-    runs: dict[Device, tuple[float, int]] = field(default_factory=dict)
-    gpu_use: RecordedUse | None = None
 
 
 class Stdm:
@@ -187,7 +173,7 @@ class Stdm:
         elif metric in _PEAKS:
             entry.values[column] = max(before, scaled)
         else:
-            count = min(entry.counts[column], _RUNS_REMEMBERED)
+            count = min(entry.counts[column], RUNS_REMEMBERED)
             entry.values[column] += (scaled - before) / count
         if not abs(entry.values[column] - before) <= _MOVED:
             self._new_cells += 1
@@ -213,21 +199,23 @@ class Stdm:
             raise InvalidRequest(f"a run of {row.kind!r} took {seconds} s; it must be >= 0")
         self.changes += 1
         entry = self._entry(row)
-        mean_s, count = entry.runs.get(device, (0.0, 0))
         if device is Device.GPU and co_runners:
             loads = self._loads(row)
             others = np.sum([self._loads(other) for other in co_runners], axis=0)
+            mean_s, count = entry.runs.get(device, (0.0, 0))
             if count and mean_s > 0:
-                self.slowdowns.observe(loads, others, seconds / mean_s)
-                self.pair_effects.observe(row, co_runners, seconds / mean_s, self.pair_prior)
+                slowdown = seconds / mean_s
+                self.slowdowns.observe(loads, others, slowdown)
+                self.pair_effects.observe(
+                    row, co_runners, slowdown, self.pair_prior, mark=self.changes
+                )
                 if self._fits_pairs:
                     self.pair_effects.fit(self.pair_prior)
             else:
                 guess = seconds / self.slowdowns.slowdown(loads, others[None, :])
                 entry.runs[device] = (guess, 0)
         else:
-            count = min(count + 1, _RUNS_REMEMBERED)
-            entry.runs[device] = (mean_s + (seconds - mean_s) / count, count)
+            entry.ran_alone(device, seconds)
         self._runs_s.clear()
         if memory_mib:
             self.observe(row, "memory", memory_mib)
@@ -275,6 +263,7 @@ class Stdm:
         (``store``); replaces rows and pairs of the same key."""
         for row, entry in entries.items():
             self._entry(row)
+            entry.own = dict(entry.runs)
             self.entries[row] = entry
         self.devices |= devices
         self.declared_mib |= declared_mib
@@ -295,41 +284,47 @@ class Stdm:
         declared_mib: Mapping[str, int],
         pairs: Mapping[tuple[Row, Row], tuple[float, float]],
     ) -> None:
-        """Take in a table that others write to as well, this node among them: of each time, cell
-        and pair what more observations have gone into, and all else as it is."""
-        moved = False
-        for row, other in entries.items():
-            own = self._entry(row)
-            take = np.isfinite(other.values) & (
-                (other.counts >= own.counts) | ~np.isfinite(own.values)
-            )
-            changed = take & ~(np.abs(other.values - own.values) <= 1e-9)
-            self._new_cells += int((take & ~(np.abs(other.values - own.values) <= _MOVED)).sum())
-            own.values = np.where(take, other.values, own.values)
-            own.counts = np.where(take, other.counts, own.counts)
-            for device, (seconds, count) in other.runs.items():
-                if count >= own.runs.get(device, (0.0, 0))[1]:
-                    moved |= own.runs.get(device) != (seconds, count)
-                    own.runs[device] = seconds, count
-            moved |= bool(changed.any())
-            if other.gpu_use is not None and (
-                own.gpu_use is None or other.gpu_use.runs >= own.gpu_use.runs
-            ):
-                moved |= own.gpu_use != other.gpu_use
-                own.gpu_use = other.gpu_use
+        """Take in rows of a table that others write to as well, this node among them: of each cell,
+        pair and profile of a GPU what more observations have gone into, the larger peak, and of
+        each time its own once there are ``OWN_RUNS``, until then that of more runs."""
         for kind, versions in devices.items():
             self.devices[kind] = self.devices.get(kind, frozenset()) | versions
         self.declared_mib |= declared_mib
-        self._cells = sum(int(np.isfinite(e.values).sum()) for e in self.entries.values())
+        moved = {row.kind for row, other in entries.items() if self._merge_row(row, other)}
         if moved:
             self.changes += 1
-            self._forget_everything()
+            self._forget_predictions(*moved)
         known = self.pair_effects.sums()
         more = {p: sums for p, sums in pairs.items() if sums[0] > known.get(p, (0.0, 0.0))[0]}
         if more:
             self.pair_effects.adopt(more)
             if self._fits_pairs:
                 self.pair_effects.fit(self.pair_prior)
+
+    def _merge_row(self, row: Row, other: EstimateEntry) -> bool:
+        """Has anything changed?"""
+        own = self._entry(row)
+        known = np.isfinite(own.values)
+        take = np.isfinite(other.values) & ((other.counts > own.counts) | ~known)
+        runs = [own.take_run(device, *run) for device, run in other.runs.items()]
+        uses = own.take_use(other.gpu_use)
+        if len(own.runs) == len(Device) and known[_SPEEDUP]:
+            take[_SPEEDUP] = False  # that of this node's own times, below
+        values = np.where(take, other.values, own.values)
+        peaks = np.stack([own.values, other.values])[:, _PEAK_COLUMNS]
+        values[_PEAK_COLUMNS] = np.fmax(*peaks)
+        changed = np.isfinite(values) & ~(np.abs(values - own.values) <= 1e-9)
+        self._new_cells += int((changed & ~(np.abs(values - own.values) <= _MOVED)).sum())
+        self._cells += int(np.isfinite(values).sum()) - int(known.sum())
+        own.values, own.counts = values, np.where(take, other.counts, own.counts)
+        if any(runs):
+            self._learn_speedup(row, own)
+        return any(runs) or uses or bool(changed.any())
+
+    def since(self, mark: int) -> dict[Row, EstimateEntry]:
+        """Rows that changed after ``changes`` was ``mark``, the latest first; -1: all rows."""
+        rows = reversed(self.entries.items())
+        return {row: entry for row, entry in rows if entry.changed > mark}
 
     # -- queries (hrm.pipelines.core.model.Estimates) -------------------------------------------
 
@@ -443,13 +438,14 @@ class Stdm:
                 if not self._of_kind[oldest.kind]:
                     del self._of_kind[oldest.kind]
             self._of_kind.setdefault(row.kind, []).append(row)
+        entry.changed = self.changes
         self.entries[row] = entry
         return entry
 
-    def _forget_predictions(self, kind: str) -> None:
+    def _forget_predictions(self, *kinds: str) -> None:
         cache: dict[Row, Floats] | dict[Row, Vector]
         for cache in (self._completed, self._features):
-            for row in [row for row in cache if row.kind == kind]:
+            for row in [row for row in cache if row.kind in kinds]:
                 del cache[row]
         self._runs_s.clear()
 
