@@ -2,7 +2,7 @@
 
 A scheduler sees the containers of its own applications alone, so each has a mix of its own; what
 runs when it starts is counted first, so that it does not begin with nothing after a restart. A
-container that waits is asked for again and again, and counted once.
+container that waits, or whose claim fails, is asked for again and again, and counted once.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _DEMANDS_MAX = 64
 """How many demands have a weight, the most frequent ones."""
 _REQUESTS_MAX = 65_536
 """After so many requests all that came before count half: the mix follows the workload."""
-_WAITING_MAX = 16_384
-"""Waiting containers of which it is remembered that they have been counted, the latest ones."""
+_COUNTED_MAX = 65_536
+"""Containers of which it is remembered that they have been counted, the latest ones."""
 _FIRST_CHECK = 64
 _CHECK_GROWTH = 2.0
 _CHECK_EVERY = 8_192
@@ -45,7 +45,7 @@ class DemandMix:
         self.weights: Mapping[Vector, float] = {}
         self._total = 0.0
         self._check_at = 1.0
-        self._waiting: dict[ContainerId, None] = {}
+        self._counted: dict[ContainerId, None] = {}
 
     def count_running(self, view: ClusterView) -> None:
         """Count what runs on GPUs, at every unit."""
@@ -57,20 +57,15 @@ class DemandMix:
 
     def count(self, demand: Vector, entries: Iterable[Entry]) -> None:
         """Count containers that are to be placed, but for those that have been counted."""
-        waiting = self._waiting
+        counted = self._counted
         if not demand[Column.GPU_MEMORY_MIB]:
             return
-        new = [x.container_id for x in entries if x.container_id not in waiting]
+        new = [x.container_id for x in entries if x.container_id not in counted]
         if new:
-            waiting.update(dict.fromkeys(new))
+            counted.update(dict.fromkeys(new))
             self._add(demand, len(new))
-        while len(waiting) > _WAITING_MAX:
-            del waiting[next(iter(waiting))]
-
-    def placed(self, entries: Iterable[Entry]) -> None:
-        """These have been given a unit, and are not expected again."""
-        for entry in entries:
-            self._waiting.pop(entry.container_id, None)
+        while len(counted) > _COUNTED_MAX:
+            del counted[next(iter(counted))]
 
     def settle(self) -> bool:
         """Have the parts changed by more than chance? Then ``weights`` are the new ones."""

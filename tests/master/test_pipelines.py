@@ -15,6 +15,7 @@ from hrm import ownership_keys
 from hrm.config import MasterSettings
 from hrm.core.vocabulary.model import NodeName
 from hrm.errors import InvalidConfig, InvalidRequest
+from hrm.pipelines.core.gpu_use import USE_PARTS
 from hrm.pipelines.core.model import TaskId
 from hrm.pipelines.master import kept_tasks
 from hrm.pipelines.master.settings import pipeline_policy, resizing
@@ -337,6 +338,27 @@ async def test_what_the_queue_refuses_is_refused_to_its_client(tmp_path: Path) -
         with refused(grpc.StatusCode.NOT_FOUND, "root.nowhere"):
             await at.stub.Submit(request(task_id="t", queue="root.nowhere"))
         assert not at.live and at.tasks.files.held_bytes == 0 and not at.tasks._owners
+
+
+async def test_what_a_run_used_of_its_gpu_is_in_its_users_profiles(tmp_path: Path) -> None:
+    spec = pw.from_pipeline(pipeline(subtask("a", on=BOTH)))
+    part = pb.GpuUsePart(gpu=0.5, memory_mib=700.0, cores=0.5, pcie=0.25)
+    async with serving(tmp_path) as at:
+        worker, order = await at.placed("t", pipeline=spec)
+        on_gpu = _run(order, device=pb.SubtaskDevice.SUBTASK_DEVICE_GPU)
+        on_gpu.gpu_use.extend([part] * USE_PARTS)
+        worker.send_update(run=on_gpu)
+        worker.end(order.attempt, b"result")
+        await worker.receive("acknowledge")
+        ask = pb.GetPipelineProfilesRequest(name="p", asker="ada")
+        assert not (await at.stub.GetProfiles(ask)).profiles, "its name is not that of a kind"
+        ask.name = "kind/a"
+        (found,) = (await at.stub.GetProfiles(ask)).profiles
+        assert list(found.gpu_use) == [part] * USE_PARTS and found.gpu_s == 1.0
+        ask.asker = "bob"
+        assert not (await at.stub.GetProfiles(ask)).profiles
+        (task,) = (await at.stub.List(pb.ListPipelineTasksRequest(all=True))).tasks
+        assert task.outcome == DONE
 
 
 async def test_one_that_placed_a_task_and_its_steps_is_listed(tmp_path: Path) -> None:

@@ -7,12 +7,14 @@ from pathlib import Path
 import pytest
 
 from hrm.core.vocabulary.model import NodeName
+from hrm.pipelines.core.gpu_use import USE_PARTS, GpuUsePart
 from hrm.pipelines.core.model import Device, Row
 from hrm.pipelines.master import estimates as module
 from hrm.pipelines.master.estimates import EstimatesOfUsers
 from hrm.pipelines.policies.corun import Stdm
 from hrm.pipelines.policies.corun.store import load_estimates
 from hrm.v1 import pipeline_pb2 as pb
+from hrm.wire import pipelines as pw
 
 ROW = Row("edges", 1, "P4")
 USERS = {NodeName("w1"): "ann", NodeName("w2"): "ann", NodeName("w3"): "bob"}
@@ -37,6 +39,25 @@ def tick(known: EstimatesOfUsers) -> dict[NodeName, bytes]:
 
     known.ticked(USERS, lambda worker: known.to_send(USERS[worker]), send)
     return sent
+
+
+def test_what_was_measured_of_a_pipeline_is_listed_by_step(tmp_path: Path, clock: Clock) -> None:
+    known = EstimatesOfUsers(tmp_path)
+    of_ann = known.of("ann")
+    use = (GpuUsePart(0.5, 700.0, 0.5, 0.1),) * USE_PARTS
+    of_ann.observe_run(Row("p/b", 5, "P4"), Device.GPU, 2.0, 100.0, 800.0)
+    of_ann.observe_gpu_use(Row("p/b", 5, "P4"), use)
+    of_ann.observe_run(Row("p/a", 1, "P4"), Device.CPU, 3.0)
+    of_ann.observe_run(Row("pq/a", 1, "P4"), Device.CPU, 3.0)
+    first, second = known.profiles("ann", "p")
+    assert (first.row.kind, first.cpu_s, first.gpu_s, first.memory_mib) == ("p/a", 3.0, 0.0, 0.0)
+    assert (first.size_above_mb, first.size_at_most_mb) == (20.0, 60.0)
+    assert (second.size_above_mb, second.size_at_most_mb) == (400.0, 0.0)
+    assert (second.gpu_s, second.gpu_use_runs) == (2.0, 1)
+    assert (second.memory_mib, second.gpu_memory_mib) == pytest.approx((100.0, 800.0))
+    assert pw.to_gpu_use(second.gpu_use) == use
+    assert known.profiles("ann", "p/a") == [first]
+    assert known.profiles("bob", "p") == []
 
 
 def test_each_worker_gets_what_is_new_of_its_own_user(tmp_path: Path, clock: Clock) -> None:

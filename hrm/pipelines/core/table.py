@@ -27,7 +27,7 @@ from hrm.pipelines.core.model import (
     row_of,
 )
 from hrm.pipelines.core.node_messages import NodeCapacity, NodeLoad
-from hrm.pipelines.core.order import known_s
+from hrm.pipelines.core.order import RemainingTimes, Speeds
 
 __all__ = ["NodeRow", "NodeTable"]
 
@@ -67,6 +67,8 @@ class NodeTable:
 
     def __init__(self, estimates: LearningEstimates) -> None:
         self.estimates = estimates
+        self.remaining_s = RemainingTimes(estimates)
+        """Of a task's work, on the nodes that are here."""
         self.nodes: dict[NodeName, NodeRow] = {}
         self.names: tuple[NodeName, ...] = ()
         self._index: dict[NodeName, int] = {}
@@ -91,6 +93,7 @@ class NodeTable:
         self._platforms = tuple(row.capacity.platform for row in self.nodes.values())
         models = {row.capacity.gpu_model: 0 for row in self.nodes.values()}
         self._models = list(models)
+        self.remaining_s.set_machines(_speeds(row.capacity) for row in self.nodes.values())
         self._columns = {name: np.zeros(len(self.names)) for name in _COLUMNS}
         self._alive = np.zeros(len(self.names), dtype=np.bool_)
         for name in self.names:
@@ -234,17 +237,6 @@ class NodeTable:
             total = np.maximum(total, ends[one.name])
         return total
 
-    def least_s(self, task: TaskSpec) -> float:
-        """Estimated work of the task, seconds, each subtask where it is fastest of all nodes."""
-        self.declare(task.pipeline, task.size_mb)
-        return sum(
-            min(
-                known_s(self.estimates, row_of(one, task.size_mb, model), one.devices)
-                for model in self._models or [""]
-            )
-            for one in task.pipeline.subtasks
-        )
-
     def work_s(self, task: TaskSpec, capacity: NodeCapacity) -> float:
         """Estimated seconds of work that the task adds to a node, each subtask where faster."""
         work_s = 0.0
@@ -278,3 +270,12 @@ class NodeTable:
             alive=self._alive.copy(),
             **columns,
         )
+
+
+def _speeds(capacity: NodeCapacity) -> Speeds:
+    """The master's estimates are those of speed 1."""
+    return Speeds(
+        capacity.gpu_model,
+        capacity.cpu_speed if capacity.cores else 0.0,
+        capacity.gpu_speed if capacity.gpus else 0.0,
+    )

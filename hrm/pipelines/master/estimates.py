@@ -24,6 +24,7 @@ from hrm.pipelines.policies.corun.store import dump_estimates, load_estimates
 from hrm.pipelines.policies.corun.subtask_estimates import Stdm
 from hrm.v1 import pipeline_pb2 as pb
 from hrm.wire import pipeline_stream
+from hrm.wire import pipelines as pw
 
 __all__ = ["EstimatesOfUsers"]
 
@@ -67,6 +68,24 @@ class EstimatesOfUsers:
             self._saved[user] = known.changes
         self._known[user] = known
         return known
+
+    def profiles(self, user: str, name: str) -> list[pb.PipelineProfile]:
+        """What was measured of the pipeline ``name``, or of that kind of step, by kind, size and
+        model."""
+        known = self.of(user)
+        of_pipeline = f"{name}/"
+        return [
+            pw.from_profile(
+                row,
+                run_s={device: mean_s for device, (mean_s, _) in entry.runs.items()},
+                memory_mib=known.measured_mib(row, "memory"),
+                gpu_memory_mib=known.measured_mib(row, "gpu_memory"),
+                gpu_use=known.gpu_use(row),
+                gpu_use_runs=0 if entry.gpu_use is None else entry.gpu_use.runs,
+            )
+            for row, entry in sorted(known.entries.items(), key=lambda item: item[0])
+            if row.kind == name or row.kind.startswith(of_pipeline)
+        ]
 
     def to_send(self, user: str) -> bytes:
         """For a worker; empty: nothing is known, or it is too much."""

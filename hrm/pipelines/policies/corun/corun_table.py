@@ -31,6 +31,7 @@ from pathlib import Path
 import numpy as np
 
 from hrm.errors import InvalidRequest
+from hrm.pipelines.core.gpu_use import GpuUsePart
 from hrm.pipelines.core.model import CO_RUN_FEATURES, Device, Row, Vector
 from hrm.pipelines.policies.corun.gpu_sharing import GpuSharing
 from hrm.pipelines.policies.corun.pair_effects import PairEffects, Ridges, pair_prior
@@ -108,6 +109,12 @@ class TabledEstimates:
 
     def gpu_memory_mib(self, row: Row) -> float:
         return 0.0
+
+    def runs_alone(self, row: Row) -> int:
+        return 0
+
+    def gpu_use(self, row: Row) -> tuple[GpuUsePart, ...]:
+        return ()
 
     def pair_prior(self, victim: Row, partner: Row) -> float:
         """See ``Stdm.pair_prior``."""

@@ -26,7 +26,7 @@ import math
 
 import numpy as np
 
-from hrm.pipelines.core.feasibility import CAPS, Caps
+from hrm.pipelines.core.feasibility import CAPS, QUEUED_MAX, Caps
 from hrm.pipelines.core.model import (
     Device,
     GpuView,
@@ -55,7 +55,7 @@ class Iawp:
         rng: np.random.Generator,
         score: CoRunScore,
         caps: Caps = CAPS,
-        queue_length: int = 8,
+        queue_length: int = QUEUED_MAX,
         patience: float = 5.0,
         tail_guard: bool = False,
         steal: bool = False,

@@ -36,6 +36,7 @@ __all__ = [
     "cosine",
     "joint_excess",
     "progress",
+    "speeds",
 ]
 
 
@@ -157,12 +158,17 @@ def progress(rows: Sequence[Row], estimates: Estimates) -> float:
 
     1 for one row by itself; below 1 they would all be done sooner one after the other.
     """
-    total = 0.0
+    return sum(speeds(rows, estimates))
+
+
+def speeds(rows: Sequence[Row], estimates: Estimates) -> list[float]:
+    """How fast each of ``rows`` is expected to be next to the others, over its speed alone."""
+    found = []
     for place, row in enumerate(rows):
         others = (*rows[:place], *rows[place + 1 :])
         excess = sum(_pair_excess(row, other, estimates) for other in others)
-        total += 1.0 / (1.0 + max(0.0, excess))
-    return total
+        found.append(1.0 / (1.0 + max(0.0, excess)))
+    return found
 
 
 def _pair_excess(victim: Row, partner: Row, estimates: Estimates) -> float:

@@ -18,14 +18,17 @@ from typing import Any
 import numpy as np
 
 from hrm.errors import InvalidRequest
+from hrm.pipelines.core.gpu_use import USE_PARTS, GpuUsePart, check_gpu_use
 from hrm.pipelines.core.model import SIZE_BUCKETS_MB, Device, Row
 from hrm.pipelines.policies.corun.metrics import COLUMN, METRICS
 from hrm.pipelines.policies.corun.pair_effects import PAIRS_MAX
+from hrm.pipelines.policies.corun.recorded_use import RecordedUse
 from hrm.pipelines.policies.corun.subtask_estimates import ROWS_MAX, EstimateEntry, Stdm
 
 __all__ = ["dump_estimates", "load_estimates", "merge_estimates"]
 
 _VERSION = 2
+_USE_SHAPE = (USE_PARTS, len(GpuUsePart._fields))
 _DEVICES = (Device.CPU, Device.GPU)
 
 
@@ -47,7 +50,9 @@ def dump_estimates(estimates: Stdm) -> bytes:
         },
         "declared_mib": estimates.declared_mib,
         "pairs": [[list(victim), list(partner)] for victim, partner in pairs],
+        "gpu_uses": [n for n, entry in enumerate(entries.values()) if entry.gpu_use is not None],
     }
+    recorded = [entry.gpu_use for entry in entries.values() if entry.gpu_use is not None]
     shape = (len(entries), len(METRICS))
     runs = np.full((len(entries), len(_DEVICES), 2), np.nan)
     for index, entry in enumerate(entries.values()):
@@ -63,6 +68,8 @@ def dump_estimates(estimates: Stdm) -> bytes:
         counts=np.array([entry.counts for entry in entries.values()]).reshape(shape),
         runs=runs,
         pair_sums=np.array(list(pairs.values())).reshape(len(pairs), 2),
+        gpu_uses=np.array([one.parts for one in recorded]).reshape(len(recorded), *_USE_SHAPE),
+        gpu_use_runs=np.array([one.runs for one in recorded], dtype=np.int64),
         **state,  # type: ignore[arg-type]
     )
     return content.getvalue()
@@ -121,6 +128,9 @@ def _read(source: Path | bytes, estimates: Stdm, *, fresh: bool) -> _Stored:
             _rescale(entries, meta, estimates)
             declared = {str(kind): int(mib) for kind, mib in meta["declared_mib"].items()}
             pairs = _pairs(meta["pairs"], file["pair_sums"]) if "pairs" in meta else {}
+            if "gpu_uses" in meta:
+                runs = file["gpu_use_runs"]
+                _add_gpu_uses(entries, meta["gpu_uses"], file["gpu_uses"], runs)
             names = ("squares", "moments", "observed")
             state = {name: np.asarray(file[f"slowdowns_{name}"], np.float64) for name in names}
             if fresh or state["observed"][0] > estimates.slowdowns.observed:
@@ -177,6 +187,24 @@ def _entries(
             },
         )
     return found
+
+
+def _add_gpu_uses(
+    entries: dict[Row, EstimateEntry],
+    places: list[int],
+    uses: np.ndarray[tuple[int, ...], np.dtype[np.float64]],
+    runs: np.ndarray[tuple[int, ...], np.dtype[np.int64]],
+) -> None:
+    """Profiles by the places of their rows; a file of an HRM that did not record them has none."""
+    if uses.shape != (len(places), *_USE_SHAPE) or runs.shape != (len(places),):
+        raise ValueError(f"profiles of GPUs of {uses.shape} and {runs.shape} for {len(places)}")
+    held = list(entries.values())
+    if (runs < 1).any() or any(not 0 <= place < len(held) for place in places):
+        raise ValueError("a profile of a GPU is of no run, or of no row")
+    for place, use, count in zip(places, uses.tolist(), runs.tolist(), strict=True):
+        parts = tuple(GpuUsePart(*part) for part in use)
+        check_gpu_use(parts)
+        held[place].gpu_use = RecordedUse(parts, count)
 
 
 def _row(stored: list[object]) -> Row:

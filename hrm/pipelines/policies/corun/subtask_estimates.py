@@ -18,12 +18,14 @@ Source: LDWP + IAWP, sections 2.4 (STDM) and 3.3.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 
 from hrm.errors import InvalidRequest
+from hrm.pipelines.core.gpu_use import GpuUsePart, check_gpu_use
 from hrm.pipelines.core.model import CO_RUN_FEATURES, Device, Row, SubtaskSpec, Vector
 from hrm.pipelines.policies.corun.gpu_sharing import GpuSharing
 from hrm.pipelines.policies.corun.metrics import (
@@ -38,6 +40,7 @@ from hrm.pipelines.policies.corun.metrics import (
 )
 from hrm.pipelines.policies.corun.pair_effects import PairEffects, pair_prior
 from hrm.pipelines.policies.corun.predictors import Floats, Gaussian, Neighbours, Predictor
+from hrm.pipelines.policies.corun.recorded_use import RecordedUse
 from hrm.pipelines.policies.corun.slowdowns import LOADS, Slowdowns
 
 __all__ = ["DEFAULT_S_PER_MB", "ROWS_MAX", "EstimateEntry", "Stdm"]
@@ -64,12 +67,14 @@ _GPU_MEMORY_MIB = 8192.0
 class EstimateEntry:
     """One row. ``values`` (metrics,), NaN where not measured; ``runs``: mean time alone, count.
 
-    A time that was only seen with co-runners is kept as a guess, with a count of 0.
+    A time that was only seen with co-runners is kept as a guess, with a count of 0. ``gpu_use``:
+    what its runs alone on a GPU used of it; None: not measured.
     """
 
     values: Floats = field(default_factory=lambda: np.full(len(METRICS), np.nan))
     counts: Floats = field(default_factory=lambda: np.zeros(len(METRICS)))
     runs: dict[Device, tuple[float, int]] = field(default_factory=dict)
+    gpu_use: RecordedUse | None = None
 
 
 class Stdm:
@@ -139,6 +144,20 @@ class Stdm:
         if entry is None:
             return 0
         return int(np.count_nonzero(np.isfinite(entry.values))) + len(entry.runs)
+
+    def measured_s(self, row: Row, device: Device) -> float | None:
+        """See ``LearningEstimates``: the mean. On a core the GPU model does not matter."""
+        entry = self.entries.get(row)
+        if entry is not None and device in entry.runs:
+            return entry.runs[device][0]
+        if device is Device.GPU:
+            return None
+        same = [other for other in self._of_kind.get(row.kind, ()) if other.bucket == row.bucket]
+        times = [self.entries[o].runs[device][0] for o in same if device in self.entries[o].runs]
+        return sum(times) / len(times) if times else None
+
+    def measured_models(self, kind: str) -> list[str]:
+        return list(dict.fromkeys(row.gpu_model for row in self._of_kind.get(kind, ())))
 
     def observe_cells(self, row: Row, cells: Mapping[str, float]) -> None:
         """See ``LearningEstimates``; what has no column here is left out."""
@@ -217,10 +236,24 @@ class Stdm:
             self.observe(row, "gpu_memory", gpu_memory_mib)
         self._learn_speedup(row, entry)
 
+    def observe_gpu_use(self, row: Row, use: Sequence[GpuUsePart]) -> None:
+        """See ``LearningEstimates``.
+
+        Raises:
+            InvalidRequest: it is no profile.
+        """
+        check_gpu_use(use)
+        if not use or Device.GPU not in self._versions(row):
+            return
+        self.changes += 1
+        entry = self._entry(row)
+        known = entry.gpu_use
+        entry.gpu_use = RecordedUse(tuple(use)) if known is None else known.observed(use)
+
     def _learn_speedup(self, row: Row, entry: EstimateEntry) -> None:
         if len(self._versions(row)) < 2:
             return
-        cpu_s, gpu_s = self._measured_s(row, Device.CPU), self._measured_s(row, Device.GPU)
+        cpu_s, gpu_s = self.measured_s(row, Device.CPU), self.measured_s(row, Device.GPU)
         if cpu_s is None or not gpu_s:
             return
         value = scaled_speedup(cpu_s / gpu_s)
@@ -249,6 +282,7 @@ class Stdm:
         self._cells = sum(int(np.isfinite(e.values).sum()) for e in self.entries.values())
         self._new_cells = self._cells
         self._fitted = False
+        self.changes += 1
         self._forget_everything()
         if pairs:
             self.pair_effects.adopt(pairs)
@@ -266,12 +300,17 @@ class Stdm:
         and pair what more observations have gone into, and all else as it is."""
         moved = self._merge_cells(entries)
         for row, other in entries.items():
-            runs = self.entries[row].runs
+            own = self.entries[row]
             for device, (seconds, count) in other.runs.items():
-                before = runs.get(device, (0.0, 0))
+                before = own.runs.get(device, (0.0, 0))
                 if count >= before[1] and before != (seconds, count):
                     moved = True
-                    runs[device] = seconds, count
+                    own.runs[device] = seconds, count
+            if other.gpu_use is not None and (
+                own.gpu_use is None or other.gpu_use.runs >= own.gpu_use.runs
+            ):
+                moved |= own.gpu_use != other.gpu_use
+                own.gpu_use = other.gpu_use
         for kind, versions in devices.items():
             self.devices[kind] = self.devices.get(kind, frozenset()) | versions
         self.declared_mib |= declared_mib
@@ -362,6 +401,16 @@ class Stdm:
                 return float(declared)
         return self._memory(row, "gpu_memory", self.gpu_memory_scale_mib(row.gpu_model))
 
+    def runs_alone(self, row: Row) -> int:
+        """See ``Estimates``."""
+        entry = self.entries.get(row)
+        return 0 if entry is None else entry.runs.get(Device.GPU, (0.0, 0))[1]
+
+    def gpu_use(self, row: Row) -> tuple[GpuUsePart, ...]:
+        """See ``Estimates``."""
+        entry = self.entries.get(row)
+        return () if entry is None or entry.gpu_use is None else entry.gpu_use.parts
+
     def outside(self, rows: Iterable[Row]) -> float:
         """How far ``rows`` are from what was measured here when the predictor was last fitted: the
         share of their metrics, 0..1, that lie outside of the 0.1 and 99.9 percentiles.
@@ -439,6 +488,14 @@ class Stdm:
             return value / self.gpu_memory_scale_mib(row.gpu_model)
         return scaled_speedup(value) if metric == "speedup" else min(1.0, value)
 
+    def measured_mib(self, row: Row, metric: Literal["memory", "gpu_memory"]) -> float:
+        """The greatest memory that its runs were seen to take; 0: not measured."""
+        entry = self.entries.get(row)
+        held = math.nan if entry is None else float(entry.values[COLUMN[metric]])
+        of_host = metric == "memory"
+        scale = self.memory_scale_mib if of_host else self.gpu_memory_scale_mib(row.gpu_model)
+        return held * scale if math.isfinite(held) else 0.0
+
     def _memory(self, row: Row, metric: str, scale_mib: float) -> float:
         entry, column = self.entries.get(row), COLUMN[metric]
         if entry is not None and math.isfinite(entry.values[column]):
@@ -493,20 +550,9 @@ class Stdm:
         self._new_cells = 0
         self._forget_everything()
 
-    def _measured_s(self, row: Row, device: Device) -> float | None:
-        """Mean time, seconds, of exactly this row; on a core its GPU model does not matter."""
-        entry = self.entries.get(row)
-        if entry is not None and device in entry.runs:
-            return entry.runs[device][0]
-        if device is Device.GPU:
-            return None
-        same = [other for other in self._of_kind.get(row.kind, ()) if other.bucket == row.bucket]
-        times = [self.entries[o].runs[device][0] for o in same if device in self.entries[o].runs]
-        return sum(times) / len(times) if times else None
-
     def _known_s(self, row: Row, device: Device) -> float | None:
         """Measured, or interpolated over the sizes of the same kind."""
-        measured = self._measured_s(row, device)
+        measured = self.measured_s(row, device)
         if measured is not None:
             return measured
         points = {}
