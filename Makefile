@@ -142,12 +142,12 @@ docs: $(READY) ## write docs/configuration.md, states.md, spark-settings.md and 
 
 # Some minutes a model; the seeds are in the trainer. What comes out is committed with its results.
 WEIGHTS := hrm/policies/weights
-SET  := --pretrain-decisions 10000 --decisions 12000 --validate-every 3000 --validation-seeds 4
+SET  := --options tasks=250 --rounds 4 --traces 25 --validation-seeds 8
 FLAT := --pretrain-decisions 16000 --replay 16000 --decisions 16000 --validate-every 4000 \
-  --validation-seeds 3 --options nodes=11
+  --validation-seeds 3 --options nodes=11,node_policy=iawp:guarded
 weights: $(READY) ## train the weights of learned policies that ship with HRM (long)
-	OMP_NUM_THREADS=1 $(BIN)/python -m hrm.learn.ldwp ldwp-set $(SET) --out $(WEIGHTS)/ldwp-set-1.npz
-	OMP_NUM_THREADS=1 $(BIN)/python -m hrm.learn.ldwp ldwp $(FLAT) --out $(WEIGHTS)/ldwp-1.npz
+	OMP_NUM_THREADS=1 $(BIN)/python -m hrm.learn.ldwp_set $(SET) --out $(WEIGHTS)/ldwp-set-2.npz
+	OMP_NUM_THREADS=1 $(BIN)/python -m hrm.learn.ldwp $(FLAT) --out $(WEIGHTS)/ldwp-1.npz
 
 clean: ## remove what the tools left; .venv stays (rm -r .venv removes that)
 	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

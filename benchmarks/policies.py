@@ -40,8 +40,8 @@ from hrm.pipelines.core.model import (
 from hrm.pipelines.policies.cluster import HEURISTICS, load
 from hrm.pipelines.policies.cluster.features import NODE_FIELDS, TASK_FIELDS, TYPES, Layout
 from hrm.pipelines.policies.cluster.guarded import GuardedClusterPolicy
-from hrm.pipelines.policies.cluster.ldwp import SET_SCHEMA
 from hrm.pipelines.policies.cluster.networks import mlp_shapes, set_shapes
+from hrm.pipelines.policies.cluster.scale_free import NODE_INPUTS, SET_SCHEMA, TASK_INPUTS
 from hrm.policies.guard import GuardMode
 from hrm.policies.model_files import Model
 
@@ -100,13 +100,16 @@ def _model(kind: str, nodes: int) -> Model:
     layout, view = Layout(), view_of(nodes, 0)
     shapes = set_shapes() if kind == "ldwp-set" else mlp_shapes(layout, nodes)
     arrays = {
-        name: (rng.standard_normal(shape) / shape[0] ** 0.5).astype(np.float32)
+        name: (rng.standard_normal(shape) / shape[-2:][0] ** 0.5).astype(np.float32)
         for name, shape in shapes.items()
     }
     fields = len(NODE_FIELDS) + len(TASK_FIELDS)
-    arrays |= {"low": np.zeros(fields, np.float32), "high": np.full(fields, 1e9, np.float32)}
+    if kind == "ldwp-set":
+        fields = len(NODE_INPUTS) + len(TASK_INPUTS)
+    arrays |= {"low": np.full(fields, -1e9, np.float32), "high": np.full(fields, 1e9, np.float32)}
     meta = {
         "types": list(TYPES), "nodes_min": 1, "nodes_max": nodes, "q_abs_max": 1e6,
+        "spread_max": 1e6,
         "features": layout.features, "history": layout.history,
         "nodes": [list(pair) for pair in zip(view.names, view.platform, strict=True)],
     }  # fmt: skip

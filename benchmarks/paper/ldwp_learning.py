@@ -1,6 +1,6 @@
 """Runs with learning: figure 3, and figure 13 with a network that continues to learn.
 
-Figure 3: what pre-training saves. Both networks learn on the paper's cluster with and without it,
+Figure 3: what pre-training saves. The paper's network learns on its cluster with and without it,
 and at intervals the greedy policy is evaluated on validation seeds. Figure 13: what happens to the
 paper's network, which has an output for each node, when nodes join: it may keep what it knows (the
 transfer of section 3.2), or start from scratch. These runs learn while they are measured, on test
@@ -110,7 +110,6 @@ def _learn(job: Curve) -> list[dict[str, Any]]:
         options += f",profiles={job.profiles}"
     with tempfile.TemporaryDirectory(prefix="hrm-") as folder:
         args = Args(
-            policy=job.policy,
             options=options,
             out=Path(folder) / f"{job.policy}-1.npz",
             pretrain_decisions=job.pretrain if job.pretrained else 0,
@@ -143,7 +142,6 @@ def train_first(folder: Path, *, decisions: int, tasks: int, profiles: Path | No
         options += f",profiles={profiles}"
     train(
         Args(
-            policy="ldwp",
             options=options,
             out=out,
             pretrain_decisions=decisions,
@@ -173,14 +171,14 @@ def _run_online(job: Online) -> list[Run]:
     for name in _ONLINE_POLICIES:
         policy = None
         if name.startswith("ldwp, "):
-            policy = _learner(job.model, job.seed, new=name == _NEW_NODES)
+            policy = _agent(job.model, job.seed, new=name == _NEW_NODES)
         cluster = name.partition(",")[0]
         made = policies(cluster, "iawp:guarded", scenario, policy=policy, weights=job.weights)
         found.append(run_of(job.setting, job.seed, name, simulate(scenario, made, work), work))
     return found
 
 
-def _learner(path: Path, seed: int, *, new: bool) -> ClusterPolicy:
+def _agent(path: Path, seed: int, *, new: bool) -> ClusterPolicy:
     """The trained network of ``path``, which continues to learn; ``new``: other nodes, new weights.
 
     It explores no more than a network that has run for long (5 %); after a change of the nodes, as
@@ -188,8 +186,8 @@ def _learner(path: Path, seed: int, *, new: bool) -> ClusterPolicy:
     """
     import torch
 
-    from hrm.learn.dqn import Hyper, Learner
-    from hrm.learn.q_networks import FlatBrain, fresh
+    from hrm.learn.dqn import DqnAgent, Hyper
+    from hrm.learn.q_networks import FlatQNetwork, fresh
     from hrm.learn.rewards import Rewards
     from hrm.pipelines.policies.cluster.features import Layout
     from hrm.pipelines.policies.cluster.networks import mlp_shapes
@@ -198,7 +196,7 @@ def _learner(path: Path, seed: int, *, new: bool) -> ClusterPolicy:
     torch.set_num_threads(1)
     generator = torch.Generator().manual_seed(seed)
 
-    class Forgetful(FlatBrain):
+    class Forgetful(FlatQNetwork):
         def follow(self, view: PipelineClusterView) -> bool:
             changed = super().follow(view)
             if changed:
@@ -208,10 +206,10 @@ def _learner(path: Path, seed: int, *, new: bool) -> ClusterPolicy:
     model = model_files.read(path, kind="ldwp")
     meta: Mapping[str, Any] = model.meta
     layout = Layout(meta["features"], tuple(meta["types"]), meta["history"])
-    kind = Forgetful if new else FlatBrain
-    brain = kind(layout, [(name, platform) for name, platform in meta["nodes"]], generator)
-    brain.weights = {
-        name: torch.tensor(model.arrays[name], requires_grad=True) for name in brain.weights
+    kind = Forgetful if new else FlatQNetwork
+    network = kind(layout, [(name, platform) for name, platform in meta["nodes"]], generator)
+    network.weights = {
+        name: torch.tensor(model.arrays[name], requires_grad=True) for name in network.weights
     }
     first = Hyper().epsilon
     hyper = Hyper(epsilon=(0.05, 0.05, 0))
@@ -219,7 +217,7 @@ def _learner(path: Path, seed: int, *, new: bool) -> ClusterPolicy:
         hyper = hyper._replace(epsilon_moved=first)
     rewards = Rewards("slowdown")
     rewards.kappa = float(meta["kappa"])
-    return Learner(brain, rewards, hyper, np.random.default_rng(seed))
+    return DqnAgent(network, rewards, hyper, np.random.default_rng(seed))
 
 
 def _each(do: Callable[[Any], Any], jobs: Sequence[Any], processes: int) -> Iterator[Any]:
@@ -233,14 +231,14 @@ def _each(do: Callable[[Any], Any], jobs: Sequence[Any], processes: int) -> Iter
 def curve_jobs(
     *, seeds: int, decisions: int, every: int, pretrain: int, tasks: int, profiles: Path | None
 ) -> list[Curve]:
-    """Both networks, with and without pre-training, ``seeds`` times each."""
+    """The paper's network, with and without pre-training, ``seeds`` times each."""
     plain = Curve(
         policy="ldwp", pretrained=True, seed=0, decisions=decisions, every=every,
         pretrain=pretrain, tasks=tasks, trial_seeds=2, profiles=profiles,
     )  # fmt: skip
     return [
         dataclasses.replace(plain, policy=policy, pretrained=pretrained, seed=seed)
-        for policy in ("ldwp", "ldwp-set")
+        for policy in ("ldwp",)
         for pretrained in (False, True)
         for seed in range(seeds)
     ]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import common
-from benchmarks.paper.ldwp_compare import Paired, holm, paired, ship
+from benchmarks.paired_runs import Paired, holm, paired, ship
 from benchmarks.paper.ldwp_runs import JOIN_S, LEAVE_S, Run
 from benchmarks.simulation.figures import Interval, interval
 

@@ -9,17 +9,15 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
-import json
-import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from benchmarks.paired_runs import run_kept
 from benchmarks.pipelines.fluid_bound import Fluid
 from benchmarks.pipelines.measured_run import simulate
 from benchmarks.pipelines.run_measures import Result
@@ -190,20 +188,17 @@ def run_all(
     on_progress: Callable[[str], None],
     kept: Path | None = None,
 ) -> Iterator[Run]:
-    """All runs of all jobs, in the order of the jobs. ``processes`` 1: in this one.
-
-    ``kept``: a file of JSON lines to which the runs of each job are written as soon as they are
-    over, and from which existing ones are read, so that an interrupted command continues.
-    """
-    held = _kept(kept) if kept is not None else {}
-    left = [job for job in jobs if _key(job) not in held]
-    made = iter(_each(left, processes))
-    for done, job in enumerate(jobs, 1):
-        runs = held.get(_key(job))
-        if runs is None:
-            runs = next(made)
-            if kept is not None:
-                _keep(kept, job, runs)
+    """All runs of all jobs, in the order of the jobs; see ``paired_runs.run_kept``."""
+    found = run_kept(
+        jobs,
+        _do,
+        key=_key,
+        dump=lambda runs: [dataclasses.asdict(run) for run in runs],
+        load=lambda held: [_run(one) for one in held],
+        processes=processes,
+        kept=kept,
+    )
+    for done, runs in enumerate(found, 1):
         first = runs[0]
         on_progress(
             f"{done} of {len(jobs)}: {first.setting.name} {first.setting.x:g}, seed {first.seed}, "
@@ -226,39 +221,9 @@ def _key(job: Job) -> str:
     return f"{_inputs(job.profiles, job.weights)} {job!r}"
 
 
-def _keep(path: Path, job: Job, runs: Sequence[Run]) -> None:
-    line = {"job": _key(job), "runs": [dataclasses.asdict(run) for run in runs]}
-    with path.open("ab+") as file:
-        # A truncated line must not corrupt this one.
-        end = file.seek(0, os.SEEK_END)
-        file.seek(max(0, end - 1))
-        truncated = file.read(1) not in (b"", b"\n")
-        file.write((b"\n" if truncated else b"") + json.dumps(line).encode() + b"\n")
-
-
-def _kept(path: Path) -> dict[str, list[Run]]:
-    """A truncated last line is ignored."""
-    found: dict[str, list[Run]] = {}
-    for text in path.read_text().splitlines() if path.exists() else ():
-        try:
-            line = json.loads(text)
-        except ValueError:
-            continue
-        found[line["job"]] = [_run(one) for one in line["runs"]]
-    return found
-
-
 def _run(held: dict[str, Any]) -> Run:
     setting = dict(held.pop("setting"))
     if setting["applications"] is not None:
         setting["applications"] = tuple(setting["applications"])
     balance = [(int(count), degree, load) for count, degree, load in held.pop("balance")]
     return Run(setting=Setting(**setting), balance=balance, **held)
-
-
-def _each(jobs: Sequence[Job], processes: int) -> Iterable[list[Run]]:
-    if processes <= 1:
-        yield from map(_do, jobs)
-        return
-    with ProcessPoolExecutor(processes) as pool:
-        yield from pool.map(_do, jobs)

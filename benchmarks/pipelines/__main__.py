@@ -12,7 +12,7 @@ from pathlib import Path
 
 from benchmarks import common
 from benchmarks.common import CONSOLE
-from benchmarks.pipelines import PIPELINES, cluster, profile
+from benchmarks.pipelines import PIPELINES, cluster, profile, rollout
 from hrm.errors import HrmError
 
 __all__ = ["main"]
@@ -54,6 +54,8 @@ def _parser() -> argparse.ArgumentParser:
     every.add_argument("--seed", type=int, default=0)
     text = "many tasks on a master and two agents, for every pair of policies; one agent dies"
     cluster.add_arguments(commands.add_parser("cluster", help=text))
+    text = "a learned policy from shadow to on, on a master and agents"
+    rollout.add_arguments(commands.add_parser("rollout", help=text))
     return parser
 
 
@@ -75,6 +77,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _run(options)
         elif options.command == "cluster":
             return cluster.main(options)
+        elif options.command == "rollout":
+            return rollout.main(options)
         else:
             only = options.only or tuple(PIPELINES)
             document = profile.profile(

@@ -101,10 +101,16 @@ class Decisions(NamedTuple):
 
 
 class Cluster:
-    """Both stages' policies are the daemons' own settings, learned ones fully trusted; ``close``
+    """Both stages' policies are the daemons' own settings, learned ones in ``mode``; ``close``
     ends all processes."""
 
-    def __init__(self, directory: Path, cluster_policy: str, node_policy: str) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        cluster_policy: str,
+        node_policy: str,
+        mode: GuardMode = GuardMode.ON,
+    ) -> None:
         self.directory = directory
         self.token_file = directory / "token"
         self.node_policy = node_policy
@@ -114,10 +120,10 @@ class Cluster:
         state = directory / "master"
         state.mkdir(parents=True)
         if cluster_policy in LEARNED:
-            save_modes(state, {cluster_policy: GuardMode.ON})
+            save_modes(state, {cluster_policy: mode})
         name, _ = corun.parse(node_policy)
         if name in corun.LEARNED:
-            NodePolicies(state, lambda _order: None).set_mode(name, GuardMode.ON)
+            NodePolicies(state, lambda _order: None).set_mode(name, mode)
         self._master = self._start(
             "master",
             *("master", "--port", "0", "--state-dir", str(directory / "master")),
@@ -253,9 +259,11 @@ def _events(log: Path, event: str) -> list[dict[str, object]]:
 
 
 @contextlib.contextmanager
-def cluster(directory: Path, cluster_policy: str, node_policy: str) -> Iterator[Cluster]:
+def cluster(
+    directory: Path, cluster_policy: str, node_policy: str, mode: GuardMode = GuardMode.ON
+) -> Iterator[Cluster]:
     """A running master without agents; ``Cluster.join`` starts them."""
-    running = Cluster(directory, cluster_policy, node_policy)
+    running = Cluster(directory, cluster_policy, node_policy, mode)
     try:
         yield running
     finally:

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 import time
 from pathlib import Path
@@ -16,6 +17,7 @@ import typer
 from hrm.cli import client, console, queries
 from hrm.cli.console import Output, plain
 from hrm.cli.queries import TIMEOUT_S, MasterOption, OutputOption, TimeoutOption
+from hrm.errors import InvalidRequest, Unavailable
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -32,6 +34,7 @@ app.add_typer(policy_group, name="policy")
 
 _OF_PACKAGES = frozenset({"placement", "resizing"})
 """Kinds of candidates: what an application is placed or sized by, from a package."""
+_TRAINERS = {"ldwp": "hrm.learn.ldwp", "ldwp-set": "hrm.learn.ldwp_set"}
 NODES_SHOWN = 8
 NameArgument = Annotated[
     str, typer.Argument(metavar="NAME", help="The policy's name; `hrm policy show` lists them.")
@@ -103,30 +106,58 @@ def train(
         Path | None,
         typer.Option("--out", metavar="FILE", help="Default: NAME-VERSION.npz, here."),
     ] = None,
-    version: Annotated[int, typer.Option("--version", min=0, help="Of the model.")] = 1,
+    version: Annotated[int, typer.Option("--version", min=0, help="Of the model.")] = 3,
+    from_shadow: Annotated[
+        Path | None,
+        typer.Option(
+            "--from-shadow",
+            metavar="FILE",
+            help="Fine-tune ldwp-set with placements that a master has logged: "
+            "policies/ldwp-set.placements.npz of its state directory.",
+        ),
+    ] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Train a policy on this machine; more options: python -m hrm.learn.ldwp --help."""
-    try:
-        from hrm.learn import ldwp
-    except ModuleNotFoundError as error:
-        from hrm.errors import Unavailable
-
-        raise Unavailable(
-            f"training needs PyTorch ({error}); install it: pip install 'hrm-spark[learn]'"
-        ) from error
+    """Train a policy on this machine; more options: python -m hrm.learn.ldwp_set --help, or
+    hrm.learn.ldwp."""
     path = out or Path(f"{name}-{version}.npz")
-    words = [name, "--out", str(path), "--version", str(version), *context.args]
-    args = ldwp.parse(words)
-    result = _with_progress(lambda on_progress: ldwp.train(args, on_progress))
+    words = ["--out", str(path), "--version", str(version), *context.args]
+    if from_shadow is not None:
+        if name != "ldwp-set":
+            raise InvalidRequest(f"--from-shadow: {name} keeps no log of placements")
+        words += ["--from-shadow", str(from_shadow)]
+    result = _trained(name, words)
     if output is Output.JSON:
         console.print_json(result)
+        return
+    if "tuned" in result:
+        tuned = result["tuned"]
+        console.view(
+            f"{result['model']} in {path}, from {tuned['from']} and {tuned['placements']} "
+            f"placements: error on the later ones {tuned['before']:.4f} before, "
+            f"{tuned['after']:.4f} after"
+        )
         return
     best, ect = result["best"], result["ect"]
     console.view(
         f"{result['model']} in {path}: mean response {best['response_mean_s']:.1f} s on validation "
         f"seeds, ect's is {ect['response_mean_s']:.1f} s"
     )
+
+
+def _trained(name: str, words: list[str]) -> dict[str, Any]:
+    if name not in _TRAINERS:
+        raise InvalidRequest(f"nothing trains {name!r}; name one of {', '.join(_TRAINERS)}")
+    try:
+        trainer = importlib.import_module(_TRAINERS[name])
+    except ModuleNotFoundError as error:
+        raise Unavailable(
+            f"training needs PyTorch and Gymnasium ({error}); install them: "
+            f"pip install 'hrm-spark[learn]'"
+        ) from error
+    args = trainer.parse(words)
+    result: dict[str, Any] = _with_progress(lambda on_progress: trainer.train(args, on_progress))
+    return result
 
 
 @policy_group.command()

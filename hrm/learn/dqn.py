@@ -1,6 +1,6 @@
 """A cluster policy that learns from the outcomes of its choices: the DQN of LDWP (section 4.2).
 
-``Learner`` is a ``ClusterPolicy``, so whatever can run a policy can train one. A choice opens a
+``DqnAgent`` is a ``ClusterPolicy``, so whatever can run a policy can train one. A choice opens a
 transition; the next choice closes it, or, with rewards of kind ``slowdown``, the end of the task.
 One step of learning follows each decision, never inside it in a real cluster: this class is for
 simulations.
@@ -16,12 +16,12 @@ import torch
 from torch import Tensor
 
 from hrm.learn.environment import TaskDecision, ideal_s
-from hrm.learn.q_networks import Brain, State, Tensors
+from hrm.learn.q_networks import QNetwork, State, Tensors
 from hrm.learn.rewards import Rewards, epsilon_at
 from hrm.pipelines.core.model import Choice, ClusterPolicy, PipelineClusterView, TaskId, TaskSpec
 from hrm.pipelines.policies.cluster.features import Bools
 
-__all__ = ["Hyper", "Learner", "Replay", "Transition"]
+__all__ = ["DqnAgent", "Hyper", "Replay", "Transition"]
 
 PENDING_MAX = 100_000
 
@@ -79,7 +79,7 @@ class Replay(Generic[T]):
         self._next = 0
 
 
-class Learner:
+class DqnAgent:
     """Acts epsilon-greedily and learns; or follows a ``teacher`` and only records.
 
     Args:
@@ -89,7 +89,7 @@ class Learner:
 
     def __init__(
         self,
-        brain: Brain,
+        network: QNetwork,
         rewards: Rewards,
         hyper: Hyper,
         rng: np.random.Generator,
@@ -97,8 +97,8 @@ class Learner:
         teacher: ClusterPolicy | None = None,
         learning: bool = True,
     ) -> None:
-        self.name = brain.kind
-        self.brain = brain
+        self.name = network.kind
+        self.network = network
         self.rewards = rewards
         self.hyper = hyper
         self.replay: Replay[Transition] = Replay(hyper.replay)
@@ -120,7 +120,7 @@ class Learner:
     def begin(self, epsilon: tuple[float, float, int] | None = None) -> None:
         """Begin a new history: open transitions of the old one are dropped."""
         self.rewards.begin()
-        self.brain.begin()
+        self.network.begin()
         self._open = None
         self._placed.clear()
         if epsilon is not None:
@@ -128,12 +128,12 @@ class Learner:
 
     def choose(self, task: TaskSpec, view: PipelineClusterView, fits: Bools) -> Choice:
         """See ``ClusterPolicy.choose``."""
-        if self.brain.follow(view):
+        if self.network.follow(view):
             self._moved()
-        state = self.brain.observe(task, view, fits)
+        state = self.network.observe(task, view, fits)
         self._close(view.now, state)
         action = self._act(state, task, view, fits)
-        self.brain.acted(state, action)
+        self.network.acted(state, action)
         alive = int(np.count_nonzero(view.alive))
         self.nodes_seen = min(self.nodes_seen[0], alive), max(self.nodes_seen[1], alive)
         self._open = (state, action)
@@ -146,7 +146,7 @@ class Learner:
         if self.learning and len(self.replay.held) >= self.hyper.learn_after:
             self.learn()
         row = int(state.rows[action])
-        return Choice(node=row, why=f"{view.names[row]}: chosen by a learner")
+        return Choice(node=row, why=f"{view.names[row]}: chosen by a agent")
 
     def ended(self, task_id: TaskId, *, now: float, response_s: float, ok: bool) -> None:
         """See ``ClusterPolicy.ended``."""
@@ -178,14 +178,16 @@ class Learner:
         going = [
             n
             for n, t in enumerate(batch)
-            if t.discount > 0.0 and t.after is not None and self.brain.mask(t.after).any()
+            if t.discount > 0.0 and t.after is not None and self.network.mask(t.after).any()
         ]
         if not going:
             return wanted
         after = [batch[number].after for number in going]
         with torch.no_grad():
-            frozen = self.brain.values(self._target, after)
-            selector = self.brain.values(self.brain.weights, after) if self.hyper.double else frozen
+            frozen = self.network.values(self._target, after)
+            selector = (
+                self.network.values(self.network.weights, after) if self.hyper.double else frozen
+            )
             best = frozen.gather(1, selector.argmax(1, keepdim=True)).squeeze(1)
         wanted[going] += torch.tensor([batch[n].discount for n in going]) * best
         return wanted
@@ -194,33 +196,33 @@ class Learner:
         self, batch: Sequence[Transition], wanted: Tensor, optimizer: torch.optim.Optimizer
     ) -> float:
         """Move Q(s, a) of ``batch`` towards ``wanted``; returns the loss before."""
-        q = self.brain.values(self.brain.weights, [t.state for t in batch])
+        q = self.network.values(self.network.weights, [t.state for t in batch])
         chosen = q.gather(1, torch.tensor([[t.action] for t in batch])).squeeze(1)
         loss_of = torch.nn.functional.huber_loss if self.hyper.huber else _squared
         loss = loss_of(chosen, wanted)
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
-        torch.nn.utils.clip_grad_norm_(list(self.brain.weights.values()), self.hyper.clip)
+        torch.nn.utils.clip_grad_norm_(list(self.network.weights.values()), self.hyper.clip)
         optimizer.step()
         return float(loss.detach())
 
     def copy_to_target(self) -> None:
         """Copy the learning network to the target network."""
-        self._target: Tensors = {n: w.detach().clone() for n, w in self.brain.weights.items()}
+        self._target: Tensors = {n: w.detach().clone() for n, w in self.network.weights.items()}
 
     def epsilon(self) -> float:
         """The present share of random actions."""
         return epsilon_at(self._since, *self._epsilon)
 
     def _act(self, state: State, task: TaskSpec, view: PipelineClusterView, fits: Bools) -> int:
-        mask = self.brain.mask(state)
+        mask = self.network.mask(state)
         if self._rng.random() < self.epsilon():
             return int(self._rng.choice(np.flatnonzero(mask)))
         if self.teacher is not None:
             row = self.teacher.choose(task, view, fits).node
             return int(np.flatnonzero(state.rows == row)[0])
         with torch.no_grad():
-            return int(self.brain.values(self.brain.weights, [state])[0].argmax())
+            return int(self.network.values(self.network.weights, [state])[0].argmax())
 
     def _close(self, now: float, state: State) -> None:
         if self.rewards.mode == "slowdown":
@@ -239,7 +241,7 @@ class Learner:
         self._renew()
 
     def _renew(self) -> None:
-        self._optimizer = torch.optim.SGD(list(self.brain.weights.values()), lr=self.hyper.lr)
+        self._optimizer = torch.optim.SGD(list(self.network.weights.values()), lr=self.hyper.lr)
         self.copy_to_target()
 
 

@@ -90,6 +90,8 @@ class EpisodeSummary:
     response_mean_s: float
     response_p50_s: float
     response_p95_s: float
+    slowdown: float
+    """Mean of response / ideal."""
     log_slowdown: float
     """Mean of ln(response / ideal): the negated sum of the rewards of kind ``slowdown``."""
     tasks_per_min: float
@@ -148,6 +150,7 @@ def evaluate(
         response_mean_s=float(np.mean(responses)),
         response_p50_s=float(p50),
         response_p95_s=float(p95),
+        slowdown=float(np.mean(np.exp(slowdowns))),
         log_slowdown=float(np.mean(slowdowns)),
         tasks_per_min=len(responses) / minutes,
     )

@@ -1,4 +1,4 @@
-"""Trains the cluster half of LDWP: ``python -m hrm.learn.ldwp ldwp-set --out weights.npz``.
+"""Trains the paper's network, ``ldwp``: ``python -m hrm.learn.ldwp --out ldwp-1.npz``.
 
 A thousand random decisions give the scale of the rewards. In pre-training, rounds of fitted
 Q-iteration fit the network to transitions of ``ect``, with some random actions. Then the network
@@ -9,7 +9,6 @@ here uses the seeds that results are measured on.
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import json
 import logging
@@ -24,12 +23,12 @@ import numpy as np
 import torch
 
 from hrm.errors import InvalidConfig
-from hrm.learn.dqn import Hyper, Learner, Transition
+from hrm.learn.arguments import parsed, words_of
+from hrm.learn.dqn import DqnAgent, Hyper, Transition
 from hrm.learn.environment import TRAINING, VALIDATION, Environment, TaskDecision, evaluate, load
-from hrm.learn.q_networks import Brain, FlatBrain, SetBrain
+from hrm.learn.q_networks import FlatQNetwork, QNetwork
 from hrm.learn.rewards import MODES, Mode, Rewards, kappa_of
 from hrm.pipelines.core.model import ClusterPolicy
-from hrm.pipelines.policies.cluster import LEARNED
 from hrm.pipelines.policies.cluster import load as load_policy
 from hrm.pipelines.policies.cluster.features import TYPES, Layout
 from hrm.pipelines.policies.cluster.heuristics import Ect
@@ -53,8 +52,6 @@ STATES_MAX = 5_000  # from which ranges and the greatest |Q| are taken
 class Args:
     """The parameters of one training."""
 
-    policy: str = "ldwp-set"
-    """ldwp (the paper's network, for one fixed cluster) or ldwp-set (any cluster)"""
     environment: str = "hrm.pipelines.sim.learning:environment"
     """module:factory of the environment (hrm.learn.environment)"""
     options: str = ""
@@ -64,11 +61,11 @@ class Args:
     version: int = 1
     """of the model; greater ones win"""
     types: str = ",".join(TYPES)
-    """pipelines that are distinguished, at most 4 for ldwp-set"""
+    """pipelines that are distinguished"""
     features: str = "extended"
-    """of ldwp: paper (table 1) or extended"""
+    """paper (table 1) or extended"""
     history: int = 1
-    """of ldwp: observations that a decision sees"""
+    """observations that a decision sees"""
     reward: Mode = "slowdown"
     """delta (the paper's), smdp or slowdown (hrm.learn.rewards)"""
     gamma: float = 0.8
@@ -110,7 +107,7 @@ class Args:
 
     def __post_init__(self) -> None:
         known = {
-            "policy": LEARNED, "reward": MODES, "target": ("dqn", "double"),
+            "reward": MODES, "target": ("dqn", "double"),
             "loss": ("squared", "huber"), "features": ("paper", "extended"),
         }  # fmt: skip
         for name, values in known.items():
@@ -151,43 +148,39 @@ def train(args: Args, on_progress: Progress = lambda share, doing: None) -> dict
     torch.set_num_threads(1)
     environment = load(args.environment, args.options)
     rng = np.random.default_rng(args.seed)
-    brain = _brain(args, environment)
+    network = _network(args, environment)
     rewards = Rewards(args.reward, gamma=args.gamma, tau_s=args.tau_s)
-    learner = Learner(brain, rewards, args.hyper(), rng)
+    agent = DqnAgent(network, rewards, args.hyper(), rng)
     on_progress(0.0, "scale of the rewards")
-    first = _calibrate(learner, environment)
+    first = _calibrate(agent, environment)
     if args.pretrain_decisions:
-        _pretrain(learner, environment, args, on_progress)
-    return _learn(learner, environment, args, on_progress, first)
+        _pretrain(agent, environment, args, on_progress)
+    return _learn(agent, environment, args, on_progress, first)
 
 
-def run(learner: Learner, environment: Environment, decisions: int, on_progress: Progress) -> None:
-    """Let ``learner`` decide training traces, one after another, until it has decided enough."""
-    last = learner.decisions + decisions
+def run(agent: DqnAgent, environment: Environment, decisions: int, on_progress: Progress) -> None:
+    """Let ``agent`` decide training traces, one after another, until it has decided enough."""
+    last = agent.decisions + decisions
     while True:
-        learner.begin()
-        decision: TaskDecision | None = environment.reset(TRAINING[learner.traces % len(TRAINING)])
-        learner.traces += 1
+        agent.begin()
+        decision: TaskDecision | None = environment.reset(TRAINING[agent.traces % len(TRAINING)])
+        agent.traces += 1
         while decision is not None:
-            step = environment.step(learner.choose(*decision).node)
+            step = environment.step(agent.choose(*decision).node)
             for end in step.ended:
-                learner.ended(end.task_id, now=end.at, response_s=end.response_s, ok=end.ok)
-            if learner.decisions >= last:
+                agent.ended(end.task_id, now=end.at, response_s=end.response_s, ok=end.ok)
+            if agent.decisions >= last:
                 return
-            if learner.decisions % 500 == 0:
-                on_progress(
-                    1.0 - (last - learner.decisions) / decisions, f"loss {learner.loss:.4f}"
-                )
+            if agent.decisions % 500 == 0:
+                on_progress(1.0 - (last - agent.decisions) / decisions, f"loss {agent.loss:.4f}")
             if step.decision is None and step.terminal:
-                learner.finish(decision.view.now)
+                agent.finish(decision.view.now)
             decision = step.decision
 
 
-def _brain(args: Args, environment: Environment) -> Brain:
+def _network(args: Args, environment: Environment) -> QNetwork:
     generator = torch.Generator().manual_seed(args.seed)
     types = tuple(name.strip() for name in args.types.split(",") if name.strip())
-    if args.policy == SetBrain.kind:
-        return SetBrain(types, generator)
     first, second = (environment.reset(seed).view for seed in TRAINING[:2])
     if first.names != second.names:
         raise InvalidConfig(
@@ -195,75 +188,73 @@ def _brain(args: Args, environment: Environment) -> Brain:
             f"a node: give the environment --options that fix them, or train ldwp-set"
         )
     nodes = list(zip(first.names, first.platform, strict=True))
-    return FlatBrain(Layout(args.features, types, args.history), nodes, generator)
+    return FlatQNetwork(Layout(args.features, types, args.history), nodes, generator)
 
 
-def _calibrate(learner: Learner, environment: Environment) -> list[Transition]:
+def _calibrate(agent: DqnAgent, environment: Environment) -> list[Transition]:
     """A thousand random decisions for the scale of the rewards; nothing is learned from them.
 
     Returns the transitions, from which the first evaluation takes the ranges if nothing is learned
     before it.
     """
-    epsilon, learner.learning = learner.hyper.epsilon, False
-    learner.begin((1.0, 1.0, 0))
-    run(learner, environment, CALIBRATION_DECISIONS, lambda share, doing: None)
-    seen = list(learner.replay.held)
-    learner.rewards.kappa = kappa_of([t.reward for t in seen])
-    learner.replay.clear()
-    learner.learning = True
-    learner.begin(epsilon)
+    epsilon, agent.learning = agent.hyper.epsilon, False
+    agent.begin((1.0, 1.0, 0))
+    run(agent, environment, CALIBRATION_DECISIONS, lambda share, doing: None)
+    seen = list(agent.replay.held)
+    agent.rewards.kappa = kappa_of([t.reward for t in seen])
+    agent.replay.clear()
+    agent.learning = True
+    agent.begin(epsilon)
     return seen
 
 
-def _pretrain(
-    learner: Learner, environment: Environment, args: Args, on_progress: Progress
-) -> None:
-    learner.teacher, learner.learning = Ect(), False
-    learner.begin((args.pretrain_epsilon, args.pretrain_epsilon, 0))
+def _pretrain(agent: DqnAgent, environment: Environment, args: Args, on_progress: Progress) -> None:
+    agent.teacher, agent.learning = Ect(), False
+    agent.begin((args.pretrain_epsilon, args.pretrain_epsilon, 0))
     run(
-        learner,
+        agent,
         environment,
         args.pretrain_decisions,
         lambda share, doing: on_progress(0.2 * share, "watching ect"),
     )
-    learner.teacher, learner.learning = None, True
-    held = list(learner.replay.held)
+    agent.teacher, agent.learning = None, True
+    held = list(agent.replay.held)
     if not held:
         raise InvalidConfig("no task ended while ect was watched; raise --pretrain-decisions")
     rng = np.random.default_rng(args.seed + 1)
-    optimizer = torch.optim.Adam(list(learner.brain.weights.values()), lr=PRETRAIN_LR)
+    optimizer = torch.optim.Adam(list(agent.network.weights.values()), lr=PRETRAIN_LR)
     for number in range(args.pretrain_rounds):
-        loss = _fit(learner, held, args.pretrain_epochs, optimizer, rng)
+        loss = _fit(agent, held, args.pretrain_epochs, optimizer, rng)
         on_progress(
             0.2 + 0.2 * (number + 1) / args.pretrain_rounds, f"pre-training, loss {loss:.4f}"
         )
-    learner.begin(learner.hyper.epsilon)
+    agent.begin(agent.hyper.epsilon)
 
 
 def _fit(
-    learner: Learner,
+    agent: DqnAgent,
     held: Sequence[Transition],
     epochs: int,
     optimizer: torch.optim.Optimizer,
     rng: np.random.Generator,
 ) -> float:
     """One round of fitted Q-iteration: the targets are fixed while the network approaches them."""
-    learner.copy_to_target()
+    agent.copy_to_target()
     parts = range(0, len(held), PRETRAIN_BATCH)
-    wanted = torch.cat([learner.targets(held[n : n + PRETRAIN_BATCH]) for n in parts])
+    wanted = torch.cat([agent.targets(held[n : n + PRETRAIN_BATCH]) for n in parts])
     losses = []
     for _ in range(epochs):
         order = rng.permutation(len(held))
         for n in parts:
             some = order[n : n + PRETRAIN_BATCH]
             batch = [held[number] for number in some]
-            losses.append(learner.step(batch, wanted[torch.from_numpy(some)], optimizer))
-    learner.copy_to_target()
+            losses.append(agent.step(batch, wanted[torch.from_numpy(some)], optimizer))
+    agent.copy_to_target()
     return float(np.mean(losses))
 
 
 def _learn(
-    learner: Learner,
+    agent: DqnAgent,
     environment: Environment,
     args: Args,
     on_progress: Progress,
@@ -277,13 +268,13 @@ def _learn(
     best: Model | None = None
     done = 0
     while True:
-        model = _model(learner, args, learner.replay.held or first)
+        model = _model(agent, args, agent.replay.held or first)
         found = dataclasses.asdict(evaluate(environment, _frozen(model), seeds))
         trials.append({"decisions": done, **found})
         log.info("after %d decisions: %s", done, json.dumps(found))
         if found["log_slowdown"] == min(trial["log_slowdown"] for trial in trials):
             best = model
-            summary = {"trials": trials, "ect": ect, "kappa": learner.rewards.kappa}
+            summary = {"trials": trials, "ect": ect, "kappa": agent.rewards.kappa}
             meta = {**best.meta, "validation": summary}
             model_files.write(dataclasses.replace(best, meta=meta), args.out)
         if done >= args.decisions:
@@ -294,11 +285,11 @@ def _learn(
         def on_part(share: float, doing: str, begun: float = begun, part: int = part) -> None:
             on_progress(0.4 + 0.6 * (begun + share * part / args.decisions), doing)
 
-        run(learner, environment, part, on_part)
+        run(agent, environment, part, on_part)
         done += part
     assert best is not None
     on_progress(1.0, f"wrote {args.out}")
-    kappa = learner.rewards.kappa
+    kappa = agent.rewards.kappa
     held = {"model": str(best), "out": str(args.out), "kappa": kappa, "ect": ect, "trials": trials}
     return {**held, "best": _best(trials)}
 
@@ -312,59 +303,40 @@ def _frozen(model: Model) -> Callable[[], ClusterPolicy]:
     return lambda: load_policy(model.kind, rng=rng, model=model, guarded=False)
 
 
-def _model(learner: Learner, args: Args, seen: Sequence[Transition]) -> Model:
-    """The learner's present model, with the ranges of its inputs so far."""
-    brain = learner.brain
+def _model(agent: DqnAgent, args: Args, seen: Sequence[Transition]) -> Model:
+    """The agent's present model, with the ranges of its inputs so far."""
+    network = agent.network
     if not seen:
         raise InvalidConfig("no task ended in a thousand decisions; the environment is too slow")
     held = seen[:: max(1, len(seen) // STATES_MAX)]
     states = [transition.state for transition in held]
     with torch.no_grad():
         parts = [
-            brain.values(brain.weights, states[n : n + 500]) for n in range(0, len(states), 500)
+            network.values(network.weights, states[n : n + 500]) for n in range(0, len(states), 500)
         ]
     greatest = max(float(q[torch.isfinite(q)].abs().max()) for q in parts)
-    arrays = {name: tensor.detach().numpy().copy() for name, tensor in brain.weights.items()}
+    arrays = {name: tensor.detach().numpy().copy() for name, tensor in network.weights.items()}
     meta = {
-        **brain.meta(),
-        "nodes_min": learner.nodes_seen[0],
-        "nodes_max": learner.nodes_seen[1],
+        **network.meta(),
+        "nodes_min": agent.nodes_seen[0],
+        "nodes_max": agent.nodes_seen[1],
         "q_abs_max": greatest,
         "reward": args.reward,
-        "kappa": learner.rewards.kappa,
+        "kappa": agent.rewards.kappa,
         "command": shlex.join(["python", "-m", "hrm.learn.ldwp", *words_of(args)]),
     }
     return Model(
-        kind=brain.kind,
+        kind=network.kind,
         version=args.version,
-        schema=brain.schema(),
-        arrays={**arrays, **brain.ranges(states)},
+        schema=network.schema(),
+        arrays={**arrays, **network.ranges(states)},
         meta=meta,
     )
 
 
-def words_of(args: Args) -> list[str]:
-    """The arguments of the command for ``args``, without those that are defaults."""
-    words = [args.policy]
-    for field in dataclasses.fields(args):
-        value = getattr(args, field.name)
-        if field.name not in ("policy", "out") and value != field.default:
-            words += [f"--{field.name.replace('_', '-')}", str(value)]
-    return words
-
-
 def parse(words: Sequence[str]) -> Args:
     """``Args`` from the arguments of a command line."""
-    parser = argparse.ArgumentParser(prog="python -m hrm.learn.ldwp", description=__doc__)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    for field in dataclasses.fields(Args):
-        kind = type(field.default)
-        if field.name == "policy":
-            parser.add_argument("policy", nargs="?", default=field.default, choices=LEARNED)
-        else:
-            flag = f"--{field.name.replace('_', '-')}"
-            parser.add_argument(flag, type=kind, default=field.default)
-    return Args(**vars(parser.parse_args(words)))
+    return parsed(Args, words, module="hrm.learn.ldwp", about=__doc__)
 
 
 def main(words: Sequence[str] | None = None) -> int:

@@ -1,9 +1,8 @@
-"""The two networks of LDWP in PyTorch, with what each needs to be trained and exported.
+"""The paper's Q-network in PyTorch, with what it needs to be trained and exported.
 
 Weights are a dictionary of tensors with the names and shapes of
-``hrm.pipelines.policies.cluster.networks``, so what is exported is what is trained. A *brain* is
-one of the two networks with its features: it turns decisions into states, states into values, and
-itself into a ``Model``.
+``hrm.pipelines.policies.cluster.networks``, so what is exported is what is trained. A ``QNetwork``
+has its features: it turns decisions into states, states into values, and itself into a ``Model``.
 """
 
 from __future__ import annotations
@@ -18,27 +17,22 @@ from torch import Tensor
 from hrm.core.vocabulary.model import NodeName
 from hrm.pipelines.core.model import PipelineClusterView, TaskSpec, Vector
 from hrm.pipelines.policies.cluster.features import (
-    NODE_FIELDS,
-    TASK_FIELDS,
     Bools,
     FlatEncoder,
     FlatState,
     Layout,
-    SetState,
-    observe_set,
 )
-from hrm.pipelines.policies.cluster.ldwp import SET_SCHEMA
-from hrm.pipelines.policies.cluster.networks import mlp_shapes, set_shapes, transfer
+from hrm.pipelines.policies.cluster.networks import mlp_shapes, transfer
 
-__all__ = ["Brain", "FlatBrain", "SetBrain", "State", "Tensors", "fresh"]
+__all__ = ["FlatQNetwork", "QNetwork", "State", "Tensors", "fresh"]
 
-State: TypeAlias = SetState | FlatState
+State: TypeAlias = FlatState
 Tensors: TypeAlias = dict[str, Tensor]
 
 _PERCENTILES = (0.1, 99.9)
 
 
-class Brain(Protocol):
+class QNetwork(Protocol):
     """A network and its features. Actions are indices of ``State.rows``."""
 
     kind: str
@@ -86,65 +80,7 @@ def _ranges(rows: Vector) -> tuple[Vector, Vector]:
     return low.astype(np.float32), high.astype(np.float32)
 
 
-class SetBrain:
-    """``ldwp-set``: see ``features.observe_set``. States have as many actions as candidates."""
-
-    kind = "ldwp-set"
-
-    def __init__(self, types: Sequence[str], generator: torch.Generator) -> None:
-        self.types = tuple(types)
-        self.weights = fresh(set_shapes(), generator)
-
-    def observe(self, task: TaskSpec, view: PipelineClusterView, fits: Bools) -> SetState:
-        return observe_set(task, view, fits, self.types)
-
-    def acted(self, state: State, action: int) -> None:
-        """It keeps no history."""
-
-    def begin(self) -> None:
-        """It keeps no history."""
-
-    def follow(self, view: PipelineClusterView) -> bool:
-        return False
-
-    def mask(self, state: State) -> Bools:
-        return np.ones(len(state.rows), dtype=np.bool_)
-
-    def values(self, weights: Tensors, states: Sequence[SetState]) -> Tensor:
-        """See ``Brain.values``; the same numbers as ``networks.set_q``."""
-        longest = max(len(state.rows) for state in states)
-        nodes = np.zeros((len(states), longest, len(NODE_FIELDS)), dtype=np.float32)
-        there = np.zeros((len(states), longest, 1), dtype=np.bool_)
-        for number, state in enumerate(states):
-            nodes[number, : len(state.rows)] = state.nodes
-            there[number, : len(state.rows)] = True
-        mask = torch.from_numpy(there)
-        tasks = torch.from_numpy(np.stack([state.task for state in states]))
-        w = weights
-        shared = (tasks @ w["wc"] + w["b1"]).unsqueeze(1)
-        hidden = torch.relu(torch.from_numpy(nodes) @ w["wn"] + shared)
-        hidden = torch.relu(hidden @ w["w2"] + w["b2"])
-        mean = (hidden * mask).sum(1) / mask.sum(1)
-        most = hidden.masked_fill(~mask, -torch.inf).amax(1)
-        pooled = (torch.cat((mean, most), 1) @ w["wg"] + w["b3"]).unsqueeze(1)
-        q = torch.relu(hidden @ w["wh"] + pooled) @ w["w"]
-        return q.masked_fill(~mask.squeeze(2), -torch.inf)
-
-    def schema(self) -> str:
-        return SET_SCHEMA
-
-    def meta(self) -> dict[str, Any]:
-        return {"types": list(self.types)}
-
-    def ranges(self, states: Sequence[SetState]) -> dict[str, Vector]:
-        nodes = _ranges(np.concatenate([state.nodes for state in states]))
-        tasks = _ranges(np.stack([state.task for state in states]))
-        assert tasks[0].shape == (len(TASK_FIELDS),)
-        both = zip(("low", "high"), nodes, tasks, strict=True)
-        return {name: np.concatenate((node, task)) for name, node, task in both}
-
-
-class FlatBrain:
+class FlatQNetwork:
     """``ldwp``: the paper's network, one output for each of ``nodes`` (name, platform)."""
 
     kind = "ldwp"
@@ -183,7 +119,7 @@ class FlatBrain:
         return state.mask
 
     def values(self, weights: Tensors, states: Sequence[FlatState]) -> Tensor:
-        """See ``Brain.values``; the same numbers as ``networks.mlp_q``."""
+        """See ``QNetwork.values``; the same numbers as ``networks.mlp_q``."""
         x = torch.from_numpy(np.stack([state.x for state in states]))
         mask = torch.from_numpy(np.stack([state.mask for state in states]))
         hidden = torch.relu(x @ weights["w1"] + weights["b1"])

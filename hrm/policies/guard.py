@@ -11,8 +11,8 @@ A guard has two ways to decide: a learned policy, and a heuristic that always de
 A ``Doubt`` sends one question to the heuristic (a *fallback*), for a ``Reason`` that is counted:
 the learned one raised, doubted itself, or exceeded its budget; three such delays in a row open a
 breaker for a minute. A watchdog compares how long tasks took with what the heuristic had expected:
-where the 95th percentile of that ratio is worse by 10 % than that of the heuristic's own tasks, for
-10 minutes, the mode falls back to ``shadow``, and stays there over a restart.
+where the 95th percentile of that ratio is worse by 10 % than that of the heuristic's own tasks, at
+each of 200 ends in a row, the mode falls back to ``shadow``, and stays there over a restart.
 
 Nothing here knows tasks, nodes or networks, reads a clock or draws at random: questions ``V``,
 decisions ``D`` and both times are the caller's (``hrm.policies.guarded``,
@@ -92,6 +92,7 @@ class Reason(enum.Enum):
     BUDGET = "over-budget"
     BREAKER = "breaker-open"
     DISTRIBUTION = "out-of-distribution"
+    DISAGREEMENT = "disagreement"
     UNKNOWN_TYPE = "unknown-type"
     NODES = "node-count"
     SCHEMA = "schema"
@@ -123,8 +124,9 @@ class GuardBounds:
     """Decisions over the time budget in a row that open the breaker."""
     breaker_s: float = 60.0
     watch_factor: float = 1.1
-    watch_s: float = 600.0
-    """How far back the watchdog compares, and for how long it must be worse."""
+    watch_tasks: int = 200
+    """How many of the learned policy's ends the watchdog compares, and at how many of them in a row
+    it must be worse. Tasks and not seconds: ten minutes may be a task or ten thousand."""
     samples_min: int = 20
     """With fewer on either side there is no comparison."""
     samples_max: int = 512
@@ -212,47 +214,42 @@ class Watchdog:
 
     def __init__(self, bounds: GuardBounds) -> None:
         self._bounds = bounds
-        self._learned: deque[tuple[float, float]] = deque(maxlen=bounds.samples_max)
+        self._learned: deque[float] = deque(maxlen=bounds.watch_tasks)
         self._reference: deque[float] = deque(maxlen=bounds.samples_max)
-        self._bad_since: float | None = None
+        self._worse = 0
         self.compared = self.reference_compared = 0
         """Ends that were taken in: of the learned policy's, and of the heuristic's."""
 
-    def observed(self, now: float, ratio: float, *, learned: bool) -> bool:
+    def observed(self, ratio: float, *, learned: bool) -> bool:
         """Take in one end; true: the learned policy has been worse for too long."""
         if not learned:
             self.reference_compared += 1
             self._reference.append(ratio)
             return False
         self.compared += 1
-        self._learned.append((now, ratio))
-        ratio_p95, reference_p95 = self.p95(now)
+        self._learned.append(ratio)
+        ratio_p95, reference_p95 = self.p95()
         # Comparisons with NaN, of too few samples, are false.
-        if not ratio_p95 > self._bounds.watch_factor * reference_p95:
-            self._bad_since = None
-            return False
-        if self._bad_since is None:
-            self._bad_since = now
-        return now - self._bad_since >= self._bounds.watch_s
+        worse = ratio_p95 > self._bounds.watch_factor * reference_p95
+        self._worse = self._worse + 1 if worse else 0
+        return self._worse >= self._bounds.watch_tasks
 
-    def p95(self, now: float) -> tuple[float, float]:
+    def p95(self) -> tuple[float, float]:
         """The 95th percentiles, of the learned policy's lately and of the heuristic's; NaN: few."""
         ours, theirs = (
-            float(np.percentile(side, 95)) if side else math.nan for side in self._sides(now)
+            float(np.percentile(side, 95)) if side else math.nan for side in self._sides()
         )
         return ours, theirs
 
-    def means(self, now: float) -> tuple[float, float]:
+    def means(self) -> tuple[float, float]:
         """The means of the same."""
-        ours, theirs = (float(np.mean(side)) if side else math.nan for side in self._sides(now))
+        ours, theirs = (float(np.mean(side)) if side else math.nan for side in self._sides())
         return ours, theirs
 
-    def _sides(self, now: float) -> tuple[list[float], list[float]]:
+    def _sides(self) -> tuple[list[float], list[float]]:
         """The ratios of both that are compared; none where there are few."""
-        while self._learned and self._learned[0][0] < now - self._bounds.watch_s:
-            self._learned.popleft()
         few = self._bounds.samples_min
-        ours = [ratio for _, ratio in self._learned] if len(self._learned) >= few else []
+        ours = list(self._learned) if len(self._learned) >= few else []
         return ours, list(self._reference) if self.has_reference else []
 
     @property
@@ -263,7 +260,7 @@ class Watchdog:
     def forget(self) -> None:
         """Reset the record of the learned policy; that of the heuristic stays."""
         self._learned.clear()
-        self._bad_since = None
+        self._worse = 0
 
 
 @dataclass(slots=True)
@@ -393,15 +390,15 @@ class PolicyGuard(Generic[V, D]):
         ratio = response_s / expected_s if ok else self.bounds.failed_ratio
         if not math.isfinite(ratio):
             return
-        if self._watchdog.observed(now, ratio, learned=learned) and self._mode.share > 0.0:
+        if self._watchdog.observed(ratio, learned=learned) and self._mode.share > 0.0:
             self._roll_back(now)
 
     def status(self, now: float) -> GuardStatus:
         """The state of affairs; ``records`` are oldest first."""
         counters = self._counters
         p50, p99 = np.percentile(self._seconds, (50, 99)) if self._seconds else (math.nan, math.nan)
-        ratio_p95, reference_p95 = self._watchdog.p95(now)
-        ratio_mean, reference_mean = self._watchdog.means(now)
+        ratio_p95, reference_p95 = self._watchdog.p95()
+        ratio_mean, reference_mean = self._watchdog.means()
         is_open = self._breaker_until is not None and now < self._breaker_until
         return GuardStatus(
             policy=self.policy,
@@ -493,13 +490,14 @@ class PolicyGuard(Generic[V, D]):
         self._last = str(doubt)
 
     def _roll_back(self, now: float) -> None:
-        ratio_p95, reference_p95 = self._watchdog.p95(now)
+        ratio_p95, reference_p95 = self._watchdog.p95()
         was = self._mode.value
         self._count(
             Doubt(
                 Reason.WATCHDOG,
                 f"p95 of response over expectation {ratio_p95:.2f}, {self.heuristic}'s is "
-                f"{reference_p95:.2f}, for {self.bounds.watch_s:.0f} s: back from {was} to shadow",
+                f"{reference_p95:.2f}, for {self.bounds.watch_tasks} ends: back from {was} to "
+                f"shadow",
             )
         )
         self._mode = GuardMode.SHADOW

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from benchmarks.paper.ldwp_compare import Paired, holm, paired, ship
+from benchmarks.paired_runs import Paired, holm, paired, ship
+from benchmarks.paper.ldwp import QUICK, cases_of
+from benchmarks.paper.ldwp import document_of as document_of_cases
+from benchmarks.paper.ldwp_cases import Case, bound_per_min, run_case, scenario_of
 from benchmarks.paper.ldwp_learning import Online, online, plateau, summed
 from benchmarks.paper.ldwp_learning import report as learning_report
 from benchmarks.paper.ldwp_report import changes, document_of, report
 from benchmarks.paper.ldwp_runs import Job, Run, Setting, run_all
+from benchmarks.paper.ldwp_summary import report as summary
 from benchmarks.simulation.figures import Interval
 from hrm.pipelines.policies.cluster.features import Layout
-from hrm.pipelines.sim.scenario import workers
+from hrm.pipelines.sim.scenario import arrivals, workers
 from hrm.policies import model_files
 from hrm.policies.model_files import Model
 
@@ -46,6 +51,41 @@ def test_what_ships_wins_eight_of_ten_and_loses_none() -> None:
     assert ship([win] * 8 + [even] * 2) == (True, 8, 0)
     assert ship([win] * 7 + [even] * 3) == (False, 7, 0)
     assert ship([win] * 9 + [loss]) == (False, 9, 1)
+
+
+def test_a_case_becomes_a_document_and_a_report() -> None:
+    plan = replace(QUICK, cells=2, scales=(12.0,), cores=(2,), tasks={2: 12}, minutes=3.0)
+    only = ("cells", "overload")
+    runs = [
+        one
+        for case, seeds in cases_of(plan, only)
+        for seed in range(1000, 1000 + seeds)
+        for one in run_case(case, seed)
+    ]
+    document = document_of_cases(runs, plan, only)
+    (cell,) = document["cells"]
+    assert cell["best"] in {"least-loaded+mct", "min-wait+mct", "ect+mct"}
+    assert cell["theirs"]["mean"] == min(
+        one["figures"]["slowdown"]["mean"]
+        for one in document["points"]
+        if one["experiment"] == "cells" and not one["pair"].startswith("ldwp")
+    )
+    assert document["equal_node_policy_gain"] == pytest.approx(-cell["difference"]["mean"])
+    assert 0.0 < document["overload_share_of_bound"] < 3.0
+    assert "## Cells, at equal node policy" in summary(document)
+
+
+def test_load_and_length_of_a_cell_are_shares_of_its_bound() -> None:
+    base = Case(experiment="", name="", pairs=(), tasks=5, cores=2, load=0.8)
+    longest, shorter, shortest = (replace(base, time_scale=one) for one in (192.0, 12.0, 3.0))
+    assert bound_per_min(shorter) == pytest.approx(16.0 * bound_per_min(longest))
+    assert bound_per_min(shortest) < 64.0 * bound_per_min(longest), "links carry no more"
+    assert bound_per_min(replace(shortest, cores=16)) == bound_per_min(shortest)
+    assert scenario_of(base, 1).rate_per_min == pytest.approx(0.8 * bound_per_min(base))
+    long_work, short_work = (arrivals(scenario_of(one, 1)) for one in (longest, shortest))
+    assert long_work.least_s(long_work.tasks[0]) == pytest.approx(
+        64.0 * short_work.least_s(short_work.tasks[0])
+    )
 
 
 def test_a_job_becomes_a_report() -> None:
@@ -114,14 +154,14 @@ def test_the_plateau_of_a_curve() -> None:
 def test_a_network_learns_on_while_nodes_come_and_go(tmp_path: Path) -> None:
     """Both ways run to the end from a model of eight nodes, on the same arrivals."""
     torch = pytest.importorskip("torch")
-    from hrm.learn.q_networks import FlatBrain
+    from hrm.learn.q_networks import FlatQNetwork
 
     nodes = [(one.name, one.type.name) for one in workers(8)]
-    brain = FlatBrain(Layout(), nodes, torch.Generator().manual_seed(0))
-    arrays = {name: tensor.detach().numpy() for name, tensor in brain.weights.items()}
-    meta = {**brain.meta(), "kappa": 1.0}
+    network = FlatQNetwork(Layout(), nodes, torch.Generator().manual_seed(0))
+    arrays = {name: tensor.detach().numpy() for name, tensor in network.weights.items()}
+    meta = {**network.meta(), "kappa": 1.0}
     model = tmp_path / "ldwp-1.npz"
-    held = Model(kind="ldwp", version=1, schema=brain.schema(), arrays=arrays, meta=meta)
+    held = Model(kind="ldwp", version=1, schema=network.schema(), arrays=arrays, meta=meta)
     model_files.write(held, model)
     setting = Setting(name="changes", x=50, rate_per_min=2, nodes=8, changes=True, tasks=30)
     job = Online(setting=setting, seed=1000, model=model, profiles=None, weights=None)

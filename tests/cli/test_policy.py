@@ -71,12 +71,12 @@ def test_nothing_to_show_is_reported(hrm: Run, policies: FakePolicies) -> None:
 
 def test_train_writes_a_model(hrm: Run, tmp_path: Path) -> None:
     pytest.importorskip("torch")
+    pytest.importorskip("gymnasium")
     out = tmp_path / "ldwp-set-4.npz"
     result = hrm(
         "policy", "train", "ldwp-set", "--out", str(out), "--version", "4", "--output", "json",
         "--environment", "tests.learn.queueing:Queueing", "--options", "tasks=100",
-        "--pretrain-decisions", "200", "--pretrain-rounds", "1", "--decisions", "50",
-        "--validation-seeds", "1",
+        "--rounds", "1", "--traces", "2", "--epochs", "1", "--validation-seeds", "1",
     )  # fmt: skip
     assert result.exit_code == 0, result.stderr
     assert json.loads(result.stdout)["model"] == "ldwp-set-4"
@@ -85,6 +85,12 @@ def test_train_writes_a_model(hrm: Run, tmp_path: Path) -> None:
 
 
 def test_train_states_what_is_wrong(hrm: Run, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    pytest.importorskip("gymnasium")
+    assert "name one of ldwp, ldwp-set" in hrm("policy", "train", "ect").stderr
+    log = str(tmp_path / "none.npz")
+    assert "keeps no log" in hrm("policy", "train", "ldwp", "--from-shadow", log).stderr
+    assert "no log of placements" in hrm("policy", "train", "--from-shadow", log).stderr
     result = hrm("policy", "train", "ldwp-set", "--environment", "nowhere:x")
     assert result.exit_code == 1
     assert "error: environment 'nowhere:x'" in result.stderr

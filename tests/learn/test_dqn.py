@@ -1,4 +1,4 @@
-"""The learner: the same networks as in use, targets by hand, updates, transfer."""
+"""The agent: the same networks as in use, targets by hand, updates, transfer."""
 
 from __future__ import annotations
 
@@ -9,46 +9,39 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from hrm.learn.dqn import Hyper, Learner, Replay, Transition  # noqa: E402
-from hrm.learn.q_networks import Brain, FlatBrain, SetBrain  # noqa: E402
+from hrm.core.vocabulary.model import NodeName  # noqa: E402
+from hrm.learn.dqn import DqnAgent, Hyper, Replay, Transition  # noqa: E402
+from hrm.learn.q_networks import FlatQNetwork, QNetwork  # noqa: E402
 from hrm.learn.rewards import Rewards  # noqa: E402
 from hrm.pipelines.core.model import PipelineClusterView, TaskId  # noqa: E402
-from hrm.pipelines.policies.cluster.features import TYPES, Layout  # noqa: E402
+from hrm.pipelines.policies.cluster.features import Layout  # noqa: E402
 from hrm.pipelines.policies.cluster.heuristics import Ect  # noqa: E402
-from hrm.pipelines.policies.cluster.networks import mlp_q, set_q  # noqa: E402
+from hrm.pipelines.policies.cluster.networks import mlp_q  # noqa: E402
 from tests.policies.cluster.views import all_fit, arranged, task_of, view_of  # noqa: E402
 
 
-def set_brain() -> SetBrain:
-    return SetBrain(TYPES, torch.Generator().manual_seed(0))
+def _nodes(view: PipelineClusterView) -> list[tuple[NodeName, str]]:
+    return list(zip(view.names, view.platform, strict=True))
 
 
-def flat_brain(view: PipelineClusterView, history: int = 1) -> FlatBrain:
-    nodes = list(zip(view.names, view.platform, strict=True))
-    return FlatBrain(Layout("paper", history=history), nodes, torch.Generator().manual_seed(0))
+def network_of(view: PipelineClusterView, history: int = 1) -> FlatQNetwork:
+    return FlatQNetwork(
+        Layout("paper", history=history), _nodes(view), torch.Generator().manual_seed(0)
+    )
 
 
-def learner(brain: Brain, mode: Any = "delta", **options: Any) -> Learner:
+def agent(network: QNetwork, mode: Any = "delta", **options: Any) -> DqnAgent:
     hyper = options.pop("hyper", Hyper())
-    return Learner(brain, Rewards(mode), hyper, np.random.default_rng(0), **options)
+    return DqnAgent(network, Rewards(mode), hyper, np.random.default_rng(0), **options)
 
 
-def _arrays(brain: Brain) -> dict[str, Any]:
-    return {name: tensor.detach().numpy().copy() for name, tensor in brain.weights.items()}
+def _arrays(network: QNetwork) -> dict[str, Any]:
+    return {name: tensor.detach().numpy().copy() for name, tensor in network.weights.items()}
 
 
-def test_both_networks_have_the_values_that_numpy_finds() -> None:
-    views = [view_of(n, n) for n in (3, 17, 1, 200)]
-    brain = set_brain()
-    states = [brain.observe(task_of(), view, all_fit(view)) for view in views]
-    values = brain.values(brain.weights, states).detach().numpy()
-    assert values.shape == (4, 64)
-    for state, found in zip(states, values, strict=True):
-        expected = set_q(_arrays(brain), state.nodes, state.task)
-        assert found[: len(state.rows)] == pytest.approx(expected, abs=1e-5)
-        assert np.isneginf(found[len(state.rows) :]).all()
+def test_the_network_has_the_values_that_numpy_finds() -> None:
     view = view_of(5)
-    flat = flat_brain(view)
+    flat = network_of(view)
     marks = np.array([True, False, True, True, False])
     seen = flat.observe(task_of(), view, marks)
     found = flat.values(flat.weights, [seen]).detach().numpy()[0]
@@ -66,25 +59,25 @@ def test_both_networks_have_the_values_that_numpy_finds() -> None:
 def test_targets_are_those_by_hand(double: bool, mask: tuple[int, ...], wanted: float) -> None:
     """Reward 0.5, discount 0.8; double uses the value of the action that the other one prefers."""
 
-    class Given(SetBrain):
+    class Given(FlatQNetwork):
         def values(self, weights: Any, states: Any) -> Any:
             mine = (0.9, 1.8, 2.2) if weights is self.weights else (1.0, 2.5, 2.0)
             masked = [q if m else -np.inf for q, m in zip(mine, mask, strict=True)]
             return torch.tensor([masked] * len(states))
 
-    brain = Given(TYPES, torch.Generator())
     view = view_of(3)
-    state = brain.observe(task_of(), view, all_fit(view))
-    some = learner(brain, hyper=Hyper(double=double))
+    network = Given(Layout("paper"), _nodes(view), torch.Generator())
+    state = network.observe(task_of(), view, all_fit(view))
+    some = agent(network, hyper=Hyper(double=double))
     batch = [Transition(state, 0, 0.5, state, 0.8), Transition(state, 1, 0.5, None, 0.0)]
     assert some.targets(batch).tolist() == pytest.approx([wanted, 0.5])
 
 
-class Scalar(SetBrain):
+class Scalar(FlatQNetwork):
     """Q is one number."""
 
     def __init__(self) -> None:
-        super().__init__(TYPES, torch.Generator())
+        super().__init__(Layout("paper"), _nodes(view_of(1)), torch.Generator())
         self.weights = {"w": torch.tensor([1.6], requires_grad=True)}
 
     def values(self, weights: Any, states: Any) -> Any:
@@ -92,12 +85,12 @@ class Scalar(SetBrain):
 
 
 def _one_step(**options: Any) -> tuple[float, float]:
-    brain = Scalar()
+    network = Scalar()
     view = view_of(1)
-    state = brain.observe(task_of(), view, all_fit(view))
-    some = learner(brain, hyper=Hyper(**options))
+    state = network.observe(task_of(), view, all_fit(view))
+    some = agent(network, hyper=Hyper(**options))
     loss = some.step([Transition(state, 0, 2.5, None, 0.0)], torch.tensor([2.5]), some._optimizer)
-    return loss, float(brain.weights["w"].detach())
+    return loss, float(network.weights["w"].detach())
 
 
 def test_one_step_by_hand() -> None:
@@ -116,12 +109,12 @@ def test_the_replay_keeps_the_latest() -> None:
     assert {t.action for t in drawn} == {2, 3, 4}
 
 
-def _choose(some: Learner, view: PipelineClusterView, number: int = 0) -> int:
+def _choose(some: DqnAgent, view: PipelineClusterView, number: int = 0) -> int:
     return some.choose(task_of(number), view, all_fit(view)).node
 
 
 def test_a_choice_closes_the_transition_of_the_last_one() -> None:
-    some = learner(set_brain(), "smdp", learning=False)
+    some = agent(network_of(view_of(4)), "smdp", learning=False)
     first, second = view_of(4, now=0.0), view_of(4, 1, now=1.2)
     row = _choose(some, first)
     some.ended(TaskId("x"), now=1.0, response_s=1.0, ok=True)
@@ -140,7 +133,7 @@ def test_a_choice_closes_the_transition_of_the_last_one() -> None:
 
 
 def test_a_slowdown_is_credited_when_the_task_has_ended() -> None:
-    some = learner(set_brain(), "slowdown", learning=False)
+    some = agent(network_of(view_of(4)), "slowdown", learning=False)
     view = view_of(4)
     row = _choose(some, view, 7)
     _choose(some, view, 8)
@@ -154,7 +147,7 @@ def test_a_slowdown_is_credited_when_the_task_has_ended() -> None:
 
 
 def test_a_teacher_decides_but_for_random_actions() -> None:
-    some = learner(set_brain(), "slowdown", teacher=Ect(), learning=False)
+    some = agent(network_of(view_of(200, 1)), "slowdown", teacher=Ect(), learning=False)
     some.begin((0.0, 0.0, 0))
     view = view_of(200, 1)
     row = Ect().choose(task_of(), view, all_fit(view)).node
@@ -165,19 +158,19 @@ def test_a_teacher_decides_but_for_random_actions() -> None:
 
 def test_nodes_that_are_new_move_the_weights_and_empty_the_replay() -> None:
     view = view_of(4)
-    brain = flat_brain(view, history=2)
-    some = learner(brain, learning=False)
+    network = network_of(view, history=2)
+    some = agent(network, learning=False)
     for number in range(6):
         _choose(some, view, number)
     assert len(some.replay.held) == 5
     fewer = arranged(view, [2, 0])
     _choose(some, fewer, 6)
     assert len(some.replay.held) == 6  # they are masked, nothing changes
-    assert brain.nodes == list(zip(view.names, view.platform, strict=True))
-    before = _arrays(brain)
+    assert network.nodes == list(zip(view.names, view.platform, strict=True))
+    before = _arrays(network)
     more = view_of(6, 2)
     _choose(some, more, 7)
-    after = _arrays(brain)
+    after = _arrays(network)
     assert some.replay.held == []
     assert some.epsilon() == pytest.approx(0.2, abs=0.001)
     assert after["w3"].shape == (128, 6)
@@ -187,21 +180,21 @@ def test_nodes_that_are_new_move_the_weights_and_empty_the_replay() -> None:
     some.learning = True
     for number in range(8, 20):
         _choose(some, more, number)
-    assert not np.array_equal(_arrays(brain)["w3"], after["w3"])
+    assert not np.array_equal(_arrays(network)["w3"], after["w3"])
 
 
 def test_no_unit_dies_and_no_weight_is_nan_at_the_papers_learning_rate() -> None:
     view = view_of(11)
-    some = learner(flat_brain(view), "smdp")
+    some = agent(network_of(view), "smdp")
     some.rewards.kappa = 0.5
     rng = np.random.default_rng(0)
     for number in range(600):
         _choose(some, view_of(11, number % 50, now=float(number)), number)
         for _ in range(rng.poisson(1.0)):
             some.ended(TaskId("x"), now=float(number), response_s=1.0, ok=True)
-    weights = _arrays(some.brain)
+    weights = _arrays(some.network)
     assert all(np.isfinite(array).all() for array in weights.values())
-    x = np.stack([t.state.x for t in some.replay.held])  # type: ignore[union-attr]
+    x = np.stack([t.state.x for t in some.replay.held])
     alive = (x @ weights["w1"] + weights["b1"] > 0).any(axis=0).mean()
     # Squared errors of rewards five times as large kill nine units in ten.
     assert alive > 0.8

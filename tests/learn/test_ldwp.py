@@ -14,8 +14,9 @@ torch = pytest.importorskip("torch")
 
 from hrm.errors import InvalidConfig  # noqa: E402
 from hrm.learn import environment  # noqa: E402
+from hrm.learn.arguments import words_of  # noqa: E402
 from hrm.learn.environment import evaluate, load, options_of  # noqa: E402
-from hrm.learn.ldwp import Args, main, parse, train, words_of  # noqa: E402
+from hrm.learn.ldwp import Args, main, parse, train  # noqa: E402
 from hrm.pipelines.policies.cluster import load as load_policy  # noqa: E402
 from hrm.policies import model_files  # noqa: E402
 from tests.learn.queueing import Queueing  # noqa: E402
@@ -33,12 +34,12 @@ def _trained(tmp_path: Path, **changes: Any) -> tuple[model_files.Model, dict[st
     result = train(args, lambda share, doing: shares.append(share))
     assert shares == sorted(shares)
     assert (shares[0], shares[-1]) == (0.0, 1.0)
-    return model_files.read(args.out, kind=args.policy), result
+    return model_files.read(args.out, kind="ldwp"), result
 
 
-def _slowdown(name: str, fixed: bool, model: model_files.Model | None = None) -> float:
+def _slowdown(name: str, model: model_files.Model | None = None) -> float:
     rng = np.random.default_rng(0)
-    world = Queueing("200", str(fixed).lower())
+    world = Queueing("200")
 
     def make() -> Any:
         if model is None:
@@ -49,20 +50,18 @@ def _slowdown(name: str, fixed: bool, model: model_files.Model | None = None) ->
 
 
 @pytest.mark.parametrize(
-    ("policy", "changes"),
+    "changes",
     [
-        ("ldwp-set", {"options": "fixed=false"}),
-        ("ldwp", {}),
-        ("ldwp", {"features": "paper", "history": 2}),
+        {},
+        {"features": "paper", "history": 2},
     ],
-    ids=["set", "mlp", "paper"],
+    ids=["mlp", "paper"],
 )
 def test_what_is_learned_beats_chance_on_unseen_seeds(
-    tmp_path: Path, policy: str, changes: dict[str, Any]
+    tmp_path: Path, changes: dict[str, Any]
 ) -> None:
-    model, result = _trained(tmp_path, policy=policy, **changes)
-    fixed = policy == "ldwp"
-    learned, chance = _slowdown(policy, fixed, model), _slowdown("random", fixed)
+    model, result = _trained(tmp_path, **changes)
+    learned, chance = _slowdown("ldwp", model), _slowdown("random")
     assert learned < chance - 0.2
     assert result["best"]["log_slowdown"] <= result["trials"][0]["log_slowdown"]
     assert model.meta["q_abs_max"] > 0
@@ -101,7 +100,8 @@ def test_training_goes_on_to_other_traces_and_never_touches_those_of_tests(
     monkeypatch.setattr(Queueing, "reset", noted)
     _trained(tmp_path, pretrain_decisions=600, pretrain_rounds=1, decisions=600)
     learned_on = [seed for seed in seeds if seed in environment.TRAINING]
-    assert learned_on == list(range(12))  # 1,000, 600 and twice 300 decisions, 200 a trace
+    # Two show whether nodes differ; 1,000, 600 and twice 300 decisions, 200 a trace.
+    assert learned_on == [0, 1, *range(12)]
     assert set(seeds) - set(learned_on) == set(environment.VALIDATION[:2])
 
 
@@ -115,30 +115,29 @@ def test_one_seed_is_one_model(tmp_path: Path) -> None:
 def test_the_command_writes_a_model_that_names_the_command(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    out = tmp_path / "ldwp-set-2.npz"
-    words = ["ldwp-set", "--environment", HERE, "--version", "2", "--pretrain-decisions", "300",
+    out = tmp_path / "ldwp-2.npz"
+    words = ["--environment", HERE, "--version", "2", "--pretrain-decisions", "300",
              "--pretrain-rounds", "2", "--decisions", "100", "--validation-seeds", "1"]  # fmt: skip
     assert main([*words, "--out", str(out)]) == 0
     shown = capsys.readouterr()
     assert json.loads(shown.out)["out"] == str(out)
     assert "pre-training" in shown.err
-    model = model_files.find("ldwp-set", state_dir=tmp_path)
+    model = model_files.find("ldwp", state_dir=tmp_path)
     command = model.meta["command"]
-    assert re.match("python -m hrm.learn.ldwp ldwp-set --environment", command)
+    assert re.match("python -m hrm.learn.ldwp --environment", command)
     assert parse(command.split()[3:]) == parse(words)
-    assert load_policy("ldwp-set", rng=np.random.default_rng(0), model=model).name == "ldwp-set"
+    assert load_policy("ldwp", rng=np.random.default_rng(0), model=model).name == "ldwp"
 
 
 def test_arguments_survive_as_words() -> None:
-    args = Args(policy="ldwp", history=4, reward="delta", lr=0.05)
+    args = Args(history=4, reward="delta", lr=0.05)
     assert parse(words_of(args)) == args
-    assert words_of(Args()) == ["ldwp-set"]
+    assert words_of(Args()) == []
 
 
 @pytest.mark.parametrize(
     ("wrong", "part"),
     [
-        ({"policy": "ect"}, "ldwp, ldwp-set"),
         ({"reward": "fun"}, "slowdown"),
         ({"batch": 0}, "--batch: give at least 1"),
         ({"history": 0}, "--history"),
@@ -151,7 +150,7 @@ def test_wrong_arguments_are_refused(wrong: dict[str, Any], part: str) -> None:
 
 def test_the_papers_network_wants_one_cluster(tmp_path: Path) -> None:
     with pytest.raises(InvalidConfig, match="other nodes at every seed"):
-        _trained(tmp_path, policy="ldwp", options="fixed=false")
+        _trained(tmp_path, options="fixed=false")
 
 
 @pytest.mark.parametrize("reference", ["nowhere:x", "tests.learn.queueing:Nothing", "json:dumps"])

@@ -79,11 +79,12 @@ async def test_it_shows_what_was_asked_and_why_the_heuristic_decided(
     view = view_of(11)
     async with running(tmp_path) as master:
         policy.choose(task_of(1), view, all_fit(view))
-        policy.choose(task_of(2, "speech"), view, all_fit(view))
+        many = view_of(300)
+        policy.choose(task_of(2), many, all_fit(many))
         (shown,) = (await _shown(master)).policies
         assert (shown.mode, shown.asked, shown.shadowed, shown.learned) == ("shadow", 2, 2, 0)
-        assert dict(shown.fallbacks) == {"unknown-type": 1}
-        assert "never seen speech" in shown.last
+        assert dict(shown.fallbacks) == {"node-count": 1}
+        assert "300 nodes; it has learned with 1 to 64" in shown.last
         assert len(shown.records) == 0
         assert not shown.HasField("ratio_p95")
         result = await _shown(master, policy="ldwp-set", records=True)

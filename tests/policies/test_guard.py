@@ -211,11 +211,11 @@ def _live(
     return now
 
 
-def test_one_that_is_worse_for_ten_minutes_goes_back_into_the_shadow() -> None:
+def test_one_that_is_worse_at_two_hundred_ends_in_a_row_goes_back_into_the_shadow() -> None:
     guard = made(mode=GuardMode.CANARY_50)
     now = _live(guard, 300, 0.0, {False: 12.0, True: 13.0})
     assert guard.mode is GuardMode.CANARY_50
-    now = _live(guard, 550, now, {False: 12.0, True: 15.0})
+    now = _live(guard, 340, now, {False: 12.0, True: 15.0})
     assert guard.mode is GuardMode.CANARY_50
     now = _live(guard, 120, now, {False: 12.0, True: 15.0})
     status = guard.status(now)
@@ -228,12 +228,22 @@ def test_one_that_is_worse_for_ten_minutes_goes_back_into_the_shadow() -> None:
 
 
 def test_a_bad_spell_that_ends_is_forgiven() -> None:
-    guard = made(mode=GuardMode.CANARY_50, watch_s=400.0)
+    guard = made(mode=GuardMode.CANARY_50)
     now = 0.0
     for _ in range(5):
         now = _live(guard, 10, now, {False: 10.0, True: 20.0})
         now = _live(guard, 390, now, {False: 10.0, True: 10.0})
     assert guard.mode is GuardMode.CANARY_50
+
+
+def test_the_watchdog_counts_tasks_whether_they_take_hours_or_milliseconds() -> None:
+    for scale in (1e-3, 1e4):
+        guard = made(mode=GuardMode.CANARY_50)
+        for number in range(600):
+            now = number * scale
+            learned = guard.decide(f"t{number}", 1, now).learned
+            guard.ended(f"t{number}", now=now, response_s=20.0 if learned else 10.0, ok=True)
+        assert guard.mode is GuardMode.SHADOW
 
 
 def test_slow_for_all_is_no_fault_of_the_learned_one() -> None:

@@ -489,16 +489,18 @@ def test_one_whose_containers_wait_longer_goes_back_to_shadow() -> None:
     policy, guard = made(Candidate(lambda view, x, _: [0] * len(x.entries)), GuardMode.CANARY_50)
     rolled: list[bool] = []
     guard.guard.on_roll_back = lambda: rolled.append(True)
-    now = NOW
+    now, by_candidate = NOW, 0
     while guard.guard.mode is GuardMode.CANARY_50 and now < NOW + 5_000:
         placement = batch(app=f"app-{now}")
         rows = policy.place(ClusterView(two_units()), placement, now)
+        by_candidate += 2 * (rows == [0, 0])
         moves(guard, placement, ContainerState.RUNNING, now + (9.0 if rows == [0, 0] else 0.0))
         now += 5.0
     assert guard.guard.mode is GuardMode.SHADOW
     assert rolled == [True]
     assert status(guard).fallbacks["watchdog"] == 1
-    assert 600 <= now - NOW <= 900
+    bounds = GuardBounds()
+    assert bounds.watch_tasks <= by_candidate <= bounds.watch_tasks + 2 * bounds.samples_min
 
 
 # --- a whole cluster ----------------------------------------------------------------------------

@@ -45,6 +45,7 @@ from hrm.pipelines.core.workload import WorkerSize, WorkloadKey, size_for, workl
 from hrm.pipelines.master.estimates import EstimatesOfUsers
 from hrm.pipelines.master.hosting import WorkloadHost
 from hrm.pipelines.master.kept_tasks import Code, KeptTasks
+from hrm.pipelines.master.placements import KeptPlacements
 from hrm.pipelines.master.result_files import NO_PROOF, PipelineFiles, ResultProof
 from hrm.pipelines.master.settings import bounds_of_workloads
 from hrm.pipelines.master.streams import WatchedTasks, Watcher, WorkerStream
@@ -91,8 +92,8 @@ class PipelineTasks:
         self._master = master
         self._attempts_before = m.attempts_before(master.core.epoch)
         self.policy = policy
-        estimates_dir = settings.state_dir / "pipelines" / "estimates"
-        self.estimates = EstimatesOfUsers(estimates_dir, self._user_of)
+        self.estimates = EstimatesOfUsers(settings.state_dir / "pipelines/estimates", self._user_of)
+        self._placements = KeptPlacements(policy, settings.state_dir)
         self._bounds = ClusterBounds(
             queue_limit=settings.pipeline_queue_limit,
             attempts_limit=settings.pipeline_attempts,
@@ -244,6 +245,7 @@ class PipelineTasks:
         self.host.carry_out(partial(self.workloads.ticked, now))
         self._close_lost_streams()
         self._cancel_left()
+        self._placements.save_if_due()
         self.estimates.ticked(self.streams)
         if now - self._cleaned_s >= _CLEAN_INTERVAL_S:
             self._cleaned_s = now

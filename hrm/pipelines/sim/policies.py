@@ -59,13 +59,16 @@ def policies(
         )
     truth = scenario.truth
     sharing = GpuSharing.MPS if scenario.world.endswith("-mps") else GpuSharing.TIME_SLICING
+    name, options = corun.parse(node)
+    # Of the scores this one alone asks for them, and to fit them takes most of a run's time.
+    by_pairs = name in corun.LEARNED and options.get("score", corun.DEFAULT_SCORE) == "sensitivity"
     gpu_memory = {one.type.gpu_model: one.type.gpu_memory_mib for one in scenario.all_workers}
 
+    if options.get("score") == "oracle":
+        options["score"] = _Oracle(truth)
+
     def node_policy(worker: WorkerNode) -> NodePolicy:
-        name, options = corun.parse(node)
         rng = np.random.default_rng([scenario.seed, 0xD2, *str(worker.name).encode()])
-        if options.get("score") == "oracle":
-            options["score"] = _Oracle(truth)
         return corun.load(name, rng=rng, **options)
 
     def estimates() -> LearningEstimates:
@@ -73,6 +76,7 @@ def policies(
             memory_mib=max(one.type.memory_mib for one in scenario.all_workers),
             gpu_memory_mib={model: float(mib) for model, mib in gpu_memory.items()},
             sharing=sharing,
+            fits_pairs=by_pairs,
         )
 
     return Policies(

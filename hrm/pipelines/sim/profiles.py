@@ -15,7 +15,7 @@ import bisect
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +87,16 @@ class Kind:
     speeds: Mapping[str, float]
     """Of other models of GPU relative to the table's, where the table has them."""
 
+    def scaled(self, factor: float) -> Kind:
+        """The same with all times multiplied by ``factor``."""
+        add = math.log(factor)
+        cpu, gpu = self.log_cpu_s, self.log_gpu_s
+        return replace(
+            self,
+            log_cpu_s=None if cpu is None else tuple(one + add for one in cpu),
+            log_gpu_s=None if gpu is None else tuple(one + add for one in gpu),
+        )
+
     def run_s(self, device: Device, size_mb: float, gpu_model: str = P4) -> float:
         """Seconds alone on one core, or on one GPU of this model; inf: no such version."""
         table = self.log_cpu_s if device is Device.CPU else self.log_gpu_s
@@ -119,6 +129,10 @@ class MeasuredPipelines:
     gpu_measured: bool
     pipelines: tuple[PipelineSpec, ...]
     kinds: Mapping[str, Kind]
+
+    def scaled(self, factor: float) -> MeasuredPipelines:
+        """The same with all times multiplied by ``factor``."""
+        return replace(self, kinds={name: kind.scaled(factor) for name, kind in self.kinds.items()})
 
 
 def _line(x: float, xs: Sequence[float], ys: Sequence[float]) -> float:

@@ -17,10 +17,10 @@ from hrm.pipelines.policies.cluster.features import (
     Layout,
     completion_s,
     node_features,
-    observe_set,
     size_feature,
     task_features,
 )
+from hrm.pipelines.policies.cluster.scale_free import MOST, NODE_INPUTS, TASK_INPUTS, observe_set
 from tests.policies.cluster.views import all_fit, arranged, task_of, view_of
 
 
@@ -111,16 +111,16 @@ def test_features_stay_small_whatever_is_in_the_view() -> None:
     huge = np.full(3, 1e9, dtype=np.float32)
     view = view_of(3, running=huge, expected_wait_s=huge, task_s=huge, gpus=huge, cpu_speed=huge,
                    waiting_batch=huge, free_memory_mib=huge, queue_length=10**9)  # fmt: skip
-    state = observe_set(task_of(size_mb=1e12), view, all_fit(view), TYPES)
-    assert state.nodes.max() <= 2.0
-    assert state.task.max() <= 2.0
+    state = observe_set(task_of(size_mb=1e12), view, all_fit(view))
+    assert np.abs(state.nodes).max() <= MOST
+    assert np.abs(state.task).max() <= MOST
 
 
 def test_at_most_64_nodes_are_candidates_and_the_earliest_is_one() -> None:
     view = view_of(1000, 5)
     fits = all_fit(view)
     fits[::3] = False
-    state = observe_set(task_of(), view, fits, TYPES)
+    state = observe_set(task_of(), view, fits)
     assert len(state.rows) == CANDIDATES_MAX
     assert fits[state.rows].all()
     assert list(state.rows) == sorted(state.rows)
@@ -130,11 +130,53 @@ def test_at_most_64_nodes_are_candidates_and_the_earliest_is_one() -> None:
 
 def test_nodes_that_can_never_run_the_task_are_no_candidates_unless_all_are() -> None:
     view = view_of(3, task_s=np.array([np.inf, 3, np.inf], dtype=np.float32))
-    assert list(observe_set(task_of(), view, all_fit(view), TYPES).rows) == [1]
+    assert list(observe_set(task_of(), view, all_fit(view)).rows) == [1]
     never = dataclasses.replace(view, task_s=np.full(3, np.inf, dtype=np.float32))
-    assert list(observe_set(task_of(), never, all_fit(view), TYPES).rows) == [0, 1, 2]
+    assert list(observe_set(task_of(), never, all_fit(view)).rows) == [0, 1, 2]
 
 
 def test_the_schema_distinguishes_layouts() -> None:
     layouts = [_paper(), _paper(4), Layout(), Layout(types=("a", "b"))]
     assert len({layout.schema() for layout in layouts}) == 4
+
+
+@pytest.mark.parametrize("factor", [1 / 64, 64.0])
+def test_what_ldwp_set_sees_has_no_unit_of_time(factor: float) -> None:
+    view = view_of(7, 3)
+    longer = dataclasses.replace(
+        view,
+        expected_wait_s=view.expected_wait_s * np.float32(factor),
+        task_s=view.task_s * np.float32(factor),
+        report_age_s=view.report_age_s * np.float32(factor),
+        arrival_rate_per_s=view.arrival_rate_per_s / factor,
+    )
+    before = observe_set(task_of(), view, all_fit(view))
+    after = observe_set(task_of(), longer, all_fit(view))
+    assert after.nodes == pytest.approx(before.nodes, abs=1e-4)
+    assert after.task == pytest.approx(before.task, abs=1e-4)
+
+
+def test_what_ldwp_set_sees_counts_by_units_and_names_no_pipeline() -> None:
+    view = view_of(4, 1)
+    twice = dataclasses.replace(
+        view,
+        **{
+            name: getattr(view, name) * np.float32(2)
+            for name in ("cores", "free_cores", "gpus", "running", "waiting_batch")
+        },
+        waiting_stream=view.waiting_stream * np.float32(2),
+    )
+    before = observe_set(task_of(), view, all_fit(view))
+    after = observe_set(task_of(pipeline="speech"), twice, all_fit(view))
+    alike = [place for place, name in enumerate(NODE_INPUTS) if name != "units"]
+    assert after.nodes[:, alike] == pytest.approx(before.nodes[:, alike], abs=1e-5)
+    free = [place for place, name in enumerate(TASK_INPUTS) if name not in ("offered", "queue")]
+    assert after.task[free] == pytest.approx(before.task[free], abs=1e-5)
+
+
+def test_a_number_that_is_none_stays_none() -> None:
+    nan = np.full(4, np.nan, dtype=np.float32)
+    for name in ("cpu", "expected_wait_s", "report_age_s"):
+        view = view_of(4, 0, **{name: nan})
+        state = observe_set(task_of(), view, all_fit(view))
+        assert np.isnan(state.nodes).any(), name

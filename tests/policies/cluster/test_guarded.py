@@ -15,6 +15,8 @@ from hrm.pipelines.policies.cluster import HEURISTIC, load
 from hrm.pipelines.policies.cluster.features import TASK_FIELDS, Layout
 from hrm.pipelines.policies.cluster.guarded import GuardedClusterPolicy
 from hrm.pipelines.policies.cluster.ldwp import Ldwp, LdwpSet
+from hrm.pipelines.policies.cluster.placement_log import PlacementLog, read_records
+from hrm.pipelines.policies.cluster.scale_free import NODE_INPUTS, observe_set
 from hrm.policies import model_files
 from hrm.policies.guard import GuardMode
 from hrm.policies.model_files import Model
@@ -108,10 +110,75 @@ def test_a_hundredth_beyond_training_is_not_outside(model: Model) -> None:
     assert outside(0.98) > outside(0.991) == outside(1.0)
 
 
-@both
-def test_an_unknown_type(model: Model) -> None:
+def test_an_unknown_type() -> None:
     task = task_of(pipeline="speech")
-    assert "never seen speech" in _fell_back(guarded(model), view_of(11), "unknown-type", task)
+    assert "never seen speech" in _fell_back(
+        guarded(mlp_model()), view_of(11), "unknown-type", task
+    )
+    assert "Q " in _chosen(guarded(set_model()), view_of(11), task).why, "it knows no types"
+
+
+def test_members_that_are_further_apart_than_ever_in_training() -> None:
+    """Every input is within its range; what is strange is how they come together."""
+    usual = _with(set_model(), spread_max=1e-4)
+    assert "at most 0.0001" in _fell_back(guarded(usual), view_of(11), "disagreement")
+    assert "Q " in _chosen(guarded(set_model()), view_of(11)).why
+
+
+def test_where_members_are_often_too_far_apart_the_heuristic_decides_for_a_while() -> None:
+    alone = load("ldwp-set", rng=RNG, model=set_model(), guarded=False)
+    assert isinstance(alone, LdwpSet)
+    views = [view_of(11, seed) for seed in range(300)]
+    spreads = [alone.propose(task_of(), view, all_fit(view)).spread for view in views]
+    limit = float(np.percentile(spreads, 90))
+    calm = [view for view, spread in zip(views, spreads, strict=True) if spread <= limit]
+    policy = guarded(_with(set_model(), spread_max=limit))
+    for number, view in enumerate(views):
+        _chosen(policy, view, task_of(number))
+    assert "of the last 200 tasks" in _chosen(policy, calm[0]).fallback
+    for number in range(200):
+        _chosen(policy, calm[number % len(calm)], task_of(number))
+    assert "Q " in _chosen(policy, calm[0]).why
+
+
+def test_what_was_placed_and_how_it_ended_is_logged_in_every_mode(tmp_path: Path) -> None:
+    view = view_of(11)
+    for mode in (GuardMode.SHADOW, GuardMode.ON):
+        policy = guarded(set_model(), mode)
+        node = _chosen(policy, view, task_of(1)).node
+        policy.ended(TaskId("task-1"), now=9.0, response_s=2.0 * float(view.task_s.min()), ok=True)
+        _chosen(policy, view, task_of(2))
+        policy.ended(TaskId("task-2"), now=9.0, response_s=1.0, ok=False)
+        policy.ended(TaskId("never-placed"), now=9.0, response_s=1.0, ok=True)
+        (tmp_path / "log.npz").write_bytes(policy.log.dump())
+        first, second = read_records(tmp_path / "log.npz")
+        assert first.state.rows[first.action] == node
+        assert first.slowdown == pytest.approx(2.0)
+        assert first.state.nodes.shape == (11, len(NODE_INPUTS))
+        assert np.isinf(second.slowdown)
+
+
+def test_a_log_that_is_damaged_or_of_other_features_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(NotFound, match=r"ldwp-set\.placements\.npz"):
+        read_records(tmp_path / "none.npz")
+    (tmp_path / "text.npz").write_text("no archive")
+    with pytest.raises(InvalidConfig, match="is no log of placements"):
+        read_records(tmp_path / "text.npz")
+    log = PlacementLog()
+    view = view_of(3)
+    log.placed(TaskId("a"), observe_set(task_of(), view, all_fit(view)), 1, 1.0)
+    log.ended(TaskId("a"), response_s=2.0, ok=True)
+    (tmp_path / "log.npz").write_bytes(log.dump())
+    with np.load(tmp_path / "log.npz") as held:
+        sound = dict(held)
+    for changes, what in (
+        ({"schema": np.frombuffer(b"old", dtype=np.uint8)}, "features old"),
+        ({"actions": np.array([3])}, "damaged"),
+        ({"nodes": sound["nodes"] * np.nan}, "damaged"),
+    ):
+        np.savez(tmp_path / "log.npz", **{**sound, **changes})
+        with pytest.raises(InvalidConfig, match=what):
+            read_records(tmp_path / "log.npz")
 
 
 @both

@@ -7,9 +7,10 @@ import pytest
 
 from hrm.core.vocabulary.model import NodeName
 from hrm.pipelines.core.model import PipelineClusterView
-from hrm.pipelines.policies.cluster.features import TYPES, Layout, observe_set
+from hrm.pipelines.policies.cluster.features import Layout
 from hrm.pipelines.policies.cluster.ldwp import Ldwp, LdwpSet, TaskProposal
-from hrm.pipelines.policies.cluster.networks import mlp_shapes, set_q, set_shapes, transfer
+from hrm.pipelines.policies.cluster.networks import MEMBERS, mlp_shapes, set_q, set_shapes, transfer
+from hrm.pipelines.policies.cluster.scale_free import observe_set
 from tests.policies.cluster.views import all_fit, arranged, mlp_model, set_model, task_of, view_of
 
 
@@ -22,8 +23,8 @@ def test_the_papers_network_has_the_papers_size(nodes: int, numbers: int) -> Non
     assert _numbers(mlp_shapes(Layout("paper"), nodes)) == numbers
 
 
-def test_the_set_network_has_the_size_that_was_planned() -> None:
-    assert _numbers(set_shapes()) == 18_432
+def test_the_members_of_the_set_network_have_the_size_that_was_planned() -> None:
+    assert _numbers(set_shapes()) == MEMBERS * 18_305
 
 
 def _proposed(view: PipelineClusterView, fits: object = None) -> TaskProposal:
@@ -56,7 +57,7 @@ def test_masked_nodes_are_left_out_of_the_pools_too() -> None:
 def test_values_are_finite_for_any_number_of_nodes(nodes: int) -> None:
     view = view_of(nodes, 1)
     assert np.isfinite(_proposed(view).q).all()
-    state = observe_set(task_of(), view, all_fit(view), TYPES)
+    state = observe_set(task_of(), view, all_fit(view))
     repeated = np.tile(state.nodes, (1 + nodes // len(state.rows), 1))
     assert np.isfinite(set_q(set_model().arrays, repeated, state.task)).all()
 

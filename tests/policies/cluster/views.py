@@ -21,11 +21,10 @@ from hrm.pipelines.policies.cluster.features import (
     PAPER_NODE_FIELDS,
     PAPER_TASK_FIELDS,
     TASK_FIELDS,
-    TYPES,
     Layout,
 )
-from hrm.pipelines.policies.cluster.ldwp import SET_SCHEMA
 from hrm.pipelines.policies.cluster.networks import mlp_shapes, set_shapes
+from hrm.pipelines.policies.cluster.scale_free import NODE_INPUTS, SET_SCHEMA, TASK_INPUTS
 from hrm.policies.model_files import Model
 
 PLATFORMS = ("p4x4", "k80x4", "p4x2")
@@ -104,7 +103,7 @@ def all_fit(view: PipelineClusterView) -> Any:
 def _weights(shapes: dict[str, tuple[int, ...]], seed: int) -> dict[str, Any]:
     rng = np.random.default_rng(seed)
     return {
-        name: (rng.standard_normal(shape) / shape[0] ** 0.5).astype(np.float32)
+        name: (rng.standard_normal(shape) / shape[-2:][0] ** 0.5).astype(np.float32)
         for name, shape in shapes.items()
     }
 
@@ -115,8 +114,9 @@ def _ranges(size: int) -> dict[str, Any]:
 
 def set_model(seed: int = 0, *, schema: str = SET_SCHEMA, **meta: Any) -> Model:
     """Random weights of ``ldwp-set``."""
-    held = {"types": list(TYPES), "nodes_min": 1, "nodes_max": 64, "q_abs_max": 10.0, **meta}
-    arrays = _weights(set_shapes(), seed) | _ranges(len(NODE_FIELDS) + len(TASK_FIELDS))
+    held = {"nodes_min": 1, "nodes_max": 64, "q_abs_max": 99.0, "spread_max": 99.0, **meta}
+    arrays = _weights(set_shapes(), seed) | _ranges(len(NODE_INPUTS) + len(TASK_INPUTS))
+    arrays["low"] -= 3.0
     return Model(kind="ldwp-set", version=1, schema=schema, arrays=arrays, meta=held)
 
 

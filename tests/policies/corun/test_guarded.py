@@ -230,7 +230,7 @@ def test_it_goes_back_to_its_shadow_where_it_is_worse_for_long() -> None:
     for number in range(30, 90):
         _watched(policy, number, 0.1)
     assert policy.guard.mode is GuardMode.ON, "as good as the heuristic"
-    for number in range(90, 250):
+    for number in range(90, 330):
         _watched(policy, number, 5.0)
     assert (policy.guard.mode, fell) == (GuardMode.SHADOW, [True])
     assert fallbacks(policy)["watchdog"] == 1

@@ -106,7 +106,7 @@ def test_of_a_canary_a_workload_has_one_policy_all_the_time() -> None:
 
 def test_one_whose_tasks_wait_for_workers_goes_back_to_the_shadow() -> None:
     apps = [ApplicationId(f"app-{number}") for number in range(40)]
-    both = guarded(1, GuardMode.CANARY_50, watch_s=10.0)
+    both = guarded(1, GuardMode.CANARY_50, watch_tasks=40)
     by_candidate = {x for x in apps if canary_place(x) < GuardMode.CANARY_50.share}
     for second in range(60):
         for app in apps:

@@ -196,7 +196,7 @@ def test_a_policy_whose_jobs_run_out_of_memory_goes_back_to_the_shadow() -> None
     some = guarded(model())
     for learned in (False, True):
         some.guard.set_mode(GuardMode.ON if learned else GuardMode.OFF)
-        for number in range(200):
+        for number in range(240):
             seen = dataclasses.replace(view([Q]), now=61 * number)
             seen = dataclasses.replace(seen, waiting=[WaitingGpuJob(number, Q, 0)])
             assert some.choose(seen) == 0

@@ -35,7 +35,7 @@ HEURISTICS = ("random", "least-loaded", "min-wait", "demand", "ect", "min-min")
 LEARNED = ("ldwp", "ldwp-set")
 HEURISTIC = "min-wait"
 """The fallback of each learned policy; with ``corun.HEURISTIC`` the best pair on validation seeds
-(benchmarks/results/paper-ldwp.md)."""
+(benchmarks/results/paper-ldwp-figures.md)."""
 
 
 def load(

@@ -1,4 +1,5 @@
-"""The features from which LDWP's networks decide: the same code for training and for use.
+"""The features from which the paper's network decides: the same code for training and for use.
+Those of ``ldwp-set`` are in ``scale_free``.
 
 Two sets of features. ``paper`` is table 1 of the LDWP paper: type and size of the task, and six
 utilisations of every node. ``extended`` (the default) adds backlog, capacity and speed:
@@ -31,10 +32,8 @@ __all__ = [
     "FlatEncoder",
     "FlatState",
     "Layout",
-    "SetState",
     "completion_s",
     "node_features",
-    "observe_set",
     "schema_hash",
     "size_feature",
     "task_features",
@@ -147,31 +146,6 @@ def task_features(
     scales = np.log1p((_SCALES["per_minute"], _SCALES["queue"], _SCALES["nodes"]))
     features[9:] = np.minimum(np.log1p(np.maximum(of_cluster, 0.0)) / scales, _MOST)
     return features
-
-
-class SetState(NamedTuple):
-    """What ``ldwp-set`` decides from: ``nodes`` (n, 16), ``task`` (12,), ``rows`` (n,) of the
-    view."""
-
-    nodes: Vector
-    task: Vector
-    rows: Rows
-
-
-def observe_set(
-    task: TaskSpec, view: PipelineClusterView, fits: Bools, types: Sequence[str]
-) -> SetState:
-    """Features of at most ``CANDIDATES_MAX`` nodes that may take the task, in row order.
-
-    If there are more, those remain where the task is expected to be done first, so ``ect``'s choice
-    is always among them.
-    """
-    rows = np.flatnonzero(usable(view, fits))
-    if len(rows) > CANDIDATES_MAX:
-        done_s = completion_s(view)[rows]
-        rows = np.sort(rows[np.argpartition(done_s, CANDIDATES_MAX)[:CANDIDATES_MAX]])
-    alive = int(np.count_nonzero(view.alive))
-    return SetState(node_features(view, rows), task_features(task, view, types, alive), rows)
 
 
 class Layout(NamedTuple):

@@ -8,6 +8,7 @@ and ``hrm.pipelines.policies.cluster.guarded`` checks every proposal before it c
 from __future__ import annotations
 
 import abc
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -17,17 +18,19 @@ from hrm.core.vocabulary.model import NodeName
 from hrm.errors import InvalidConfig
 from hrm.pipelines.core.model import Choice, PipelineClusterView, TaskId, TaskSpec, Vector
 from hrm.pipelines.policies.cluster.features import (
-    NODE_FIELDS,
-    TASK_FIELDS,
-    TYPES_MAX,
     Bools,
     FlatEncoder,
     Layout,
     Rows,
-    observe_set,
-    schema_hash,
 )
 from hrm.pipelines.policies.cluster.networks import mlp_q, mlp_shapes, set_q, set_shapes, transfer
+from hrm.pipelines.policies.cluster.scale_free import (
+    NODE_INPUTS,
+    SET_SCHEMA,
+    TASK_INPUTS,
+    SetState,
+    observe_set,
+)
 from hrm.policies.model_files import Model
 
 __all__ = [
@@ -42,8 +45,6 @@ __all__ = [
     "schema_wanted",
 ]
 
-SET_SCHEMA = schema_hash("ldwp-set")
-
 _RANGES = ("low", "high")
 _SLACK = 0.01
 """How far beyond the percentiles of training an input still counts as inside. Inputs are about
@@ -53,7 +54,8 @@ _SLACK = 0.01
 class Trained(NamedTuple):
     """The ranges that the network was trained on, against which its inputs are checked in use."""
 
-    types: tuple[str, ...]
+    types: tuple[str, ...] | None
+    """Pipelines by name; None: it knows none of them, and needs none."""
     nodes_min: int
     nodes_max: int
     q_abs_max: float
@@ -61,6 +63,8 @@ class Trained(NamedTuple):
     high: Vector
     """The 0.1 and 99.9 percentiles of what a task and any node are described by, in one row each:
     ``SetState`` has nodes first, ``Layout`` tasks first."""
+    spread_max: float = math.inf
+    """The 99.9 percentile of ``TaskProposal.spread`` in training."""
 
 
 class TaskProposal(NamedTuple):
@@ -75,6 +79,10 @@ class TaskProposal(NamedTuple):
     rows: Rows
     outside: float
     """Share of its inputs outside of the ranges of training, 0..1."""
+    spread: float = 0.0
+    """Standard deviation of the members' values of ``row``, for an ensemble."""
+    state: SetState | None = None
+    """What ``ldwp-set`` has decided from."""
 
 
 class LearnedPlacement(abc.ABC):
@@ -112,31 +120,34 @@ def explanation(policy: LearnedPlacement, proposal: TaskProposal, view: Pipeline
 
 
 class LdwpSet(LearnedPlacement):
-    """One network for all nodes (``features.observe_set``): they may change without training."""
+    """One network for all nodes (``scale_free.observe_set``): they may change without training, and
+    so may pipelines and the length of their tasks. The greatest mean value of its members wins."""
 
     name = "ldwp-set"
 
     def __init__(self, model: Model) -> None:
         """Raises InvalidConfig: ``model`` is for other features, another network, or damaged."""
         _same_schema(model, SET_SCHEMA)
-        ranges = len(NODE_FIELDS) + len(TASK_FIELDS)
+        ranges = len(NODE_INPUTS) + len(TASK_INPUTS)
         self._weights = model.shaped({**set_shapes(), **dict.fromkeys(_RANGES, (ranges,))})
         self.model = model
-        self.trained = _trained(model)
-        if len(self.trained.types) > TYPES_MAX:
-            raise InvalidConfig(
-                f"model {model} knows {len(self.trained.types)} types of tasks; its network has "
-                f"{TYPES_MAX} places for them: train one for fewer"
-            )
+        self.trained = _trained(model)._replace(
+            types=None, spread_max=float(_meta(model, "spread_max", (int, float)))
+        )
 
     def propose(self, task: TaskSpec, view: PipelineClusterView, fits: Bools) -> TaskProposal:
-        state = observe_set(task, view, fits, self.trained.types)
-        q = set_q(self._weights, state.nodes, state.task)
-        split, low, high = len(NODE_FIELDS), self.trained.low, self.trained.high
+        state = observe_set(task, view, fits)
+        members = set_q(self._weights, state.nodes, state.task)
+        q = members.mean(axis=0)
+        split, low, high = len(NODE_INPUTS), self.trained.low, self.trained.high
         within = _within(state.nodes, low[:split], high[:split])
         within += _within(state.task, low[split:], high[split:])
         total = state.nodes.size + state.task.size
-        return TaskProposal(int(state.rows[_best(q)]), q, state.rows, 1.0 - within / total)
+        best = _best(q)
+        spread = float(members[:, best].std())
+        return TaskProposal(
+            int(state.rows[best]), q, state.rows, 1.0 - within / total, spread, state
+        )
 
 
 class Ldwp(LearnedPlacement):
@@ -239,10 +250,12 @@ def _same_schema(model: Model, schema: str) -> None:
 
 
 def _trained(model: Model) -> Trained:
-    types: Sequence[Any] = _meta(model, "types", list)
+    types: Sequence[Any] | None = None
+    if "types" in model.meta:
+        types = _meta(model, "types", list)
     low, high = (model.arrays[name] for name in _RANGES)
     return Trained(
-        types=tuple(str(name) for name in types),
+        types=None if types is None else tuple(str(name) for name in types),
         nodes_min=_meta(model, "nodes_min", int),
         nodes_max=_meta(model, "nodes_max", int),
         q_abs_max=float(_meta(model, "q_abs_max", (int, float))),

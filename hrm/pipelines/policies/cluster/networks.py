@@ -2,7 +2,9 @@
 
 ``MLP``, the paper's: all features in, one output per node; its shape is that of one cluster. The
 set network: one small network that all nodes share, with the features of a node, of the task, and
-the mean and the maximum over all nodes; any number of nodes in any order.
+the mean and the maximum over all nodes; any number of nodes in any order. Of the latter there are
+``MEMBERS``, trained from different initial weights on different samples: their mean is the value,
+and how far they are apart says how little the training data say about such a state.
 
 Weights are stored as (inputs, outputs), float32.
 """
@@ -16,12 +18,24 @@ import numpy.typing as npt
 
 from hrm.core.vocabulary.model import NodeName
 from hrm.pipelines.core.model import Vector
-from hrm.pipelines.policies.cluster.features import NODE_FIELDS, TASK_FIELDS, Layout
+from hrm.pipelines.policies.cluster.features import Layout
+from hrm.pipelines.policies.cluster.scale_free import NODE_INPUTS, TASK_INPUTS
 
-__all__ = ["HIDDEN", "WIDTH", "Weights", "mlp_q", "mlp_shapes", "set_q", "set_shapes", "transfer"]
+__all__ = [
+    "HIDDEN",
+    "MEMBERS",
+    "WIDTH",
+    "Weights",
+    "mlp_q",
+    "mlp_shapes",
+    "set_q",
+    "set_shapes",
+    "transfer",
+]
 
 HIDDEN = (256, 128)
 WIDTH = 64
+MEMBERS = 5
 
 Weights = Mapping[str, Vector]
 
@@ -37,13 +51,14 @@ def mlp_shapes(layout: Layout, nodes: int) -> dict[str, tuple[int, ...]]:
 
 
 def set_shapes() -> dict[str, tuple[int, ...]]:
-    """Arrays of the set network: 18,432 numbers."""
-    return {
-        "wn": (len(NODE_FIELDS), WIDTH), "wc": (len(TASK_FIELDS), WIDTH), "b1": (WIDTH,),
-        "w2": (WIDTH, WIDTH), "b2": (WIDTH,),
-        "wh": (WIDTH, WIDTH), "wg": (2 * WIDTH, WIDTH), "b3": (WIDTH,),
-        "w": (WIDTH,),
+    """Arrays of the set networks, the members first: 18,305 numbers for each."""
+    one: dict[str, tuple[int, ...]] = {
+        "wn": (len(NODE_INPUTS), WIDTH), "wc": (len(TASK_INPUTS), WIDTH), "b1": (1, WIDTH),
+        "w2": (WIDTH, WIDTH), "b2": (1, WIDTH),
+        "wh": (WIDTH, WIDTH), "wg": (2 * WIDTH, WIDTH), "b3": (1, WIDTH),
+        "w": (WIDTH, 1), "b4": (1, 1),
     }  # fmt: skip
+    return {name: (MEMBERS, *shape) for name, shape in one.items()}
 
 
 def mlp_q(weights: Weights, x: Vector) -> Vector:
@@ -55,12 +70,14 @@ def mlp_q(weights: Weights, x: Vector) -> Vector:
 
 
 def set_q(weights: Weights, nodes: Vector, task: Vector) -> Vector:
-    """Q of every node, shape (n,), for ``nodes`` (n, 16) and ``task`` (12,); n at least 1."""
-    hidden = np.maximum(nodes @ weights["wn"] + (task @ weights["wc"] + weights["b1"]), 0.0)
+    """Q of every member and node, shape (members, n), for ``nodes`` (n, 16) and ``task`` (10,);
+    n at least 1."""
+    hidden = np.maximum(nodes @ weights["wn"] + (task[None] @ weights["wc"] + weights["b1"]), 0.0)
     hidden = np.maximum(hidden @ weights["w2"] + weights["b2"], 0.0)
-    pooled = np.concatenate((hidden.mean(axis=0), hidden.max(axis=0)))
+    mean, most = hidden.mean(axis=1, keepdims=True), hidden.max(axis=1, keepdims=True)
+    pooled = np.concatenate((mean, most), axis=2)
     joined = np.maximum(hidden @ weights["wh"] + (pooled @ weights["wg"] + weights["b3"]), 0.0)
-    q: Vector = joined @ weights["w"]
+    q: Vector = (joined @ weights["w"] + weights["b4"])[:, :, 0]
     return q
 
 

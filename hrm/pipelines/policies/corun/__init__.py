@@ -73,7 +73,7 @@ LEARNED = frozenset({"iawp", "dqngpu"})
 """Policies that decide by predictions, with ``HEURISTIC`` as their fallback."""
 HEURISTIC = "mct"
 """With ``cluster.HEURISTIC`` the best pair on validation seeds
-(benchmarks/results/paper-ldwp.md)."""
+(benchmarks/results/paper-ldwp-figures.md)."""
 
 
 def known() -> list[str]:

@@ -105,7 +105,8 @@ class Stdm:
         """Increases with every update."""
         self._completed: dict[Row, Floats] = {}
         self._features: dict[Row, Vector] = {}
-        self._runs_s: dict[tuple[Row, Device], float] = {}
+        self._runs_s: dict[str, dict[tuple[Row, Device], float]] = {}
+        """By kind, of which alone they follow; what follows from all kinds is not kept."""
 
     # -- what is learned ---------------------------------------------------------------------
 
@@ -216,7 +217,7 @@ class Stdm:
                 entry.runs[device] = (guess, 0)
         else:
             entry.ran_alone(device, seconds)
-        self._runs_s.clear()
+        self._runs_s.pop(row.kind, None)
         if memory_mib:
             self.observe(row, "memory", memory_mib)
         if gpu_memory_mib and device is Device.GPU:
@@ -331,9 +332,14 @@ class Stdm:
     def run_s(self, row: Row, device: Device) -> float:
         if device not in self._versions(row):
             return math.inf
-        found = self._runs_s.get((row, device))
+        known = self._runs_s.get(row.kind)
+        if known is None:
+            known = self._runs_s[row.kind] = {}
+        found = known.get((row, device))
         if found is None:
-            found = self._runs_s[row, device] = self._run_s(row, device)
+            found = self._run_s(row, device)
+            if any(self.entries[one].runs for one in self._of_kind.get(row.kind, ())):
+                known[row, device] = found
         return found
 
     def speedup(self, row: Row) -> float:
@@ -447,7 +453,8 @@ class Stdm:
         for cache in (self._completed, self._features):
             for row in [row for row in cache if row.kind in kinds]:
                 del cache[row]
-        self._runs_s.clear()
+        for kind in kinds:
+            self._runs_s.pop(kind, None)
 
     def _forget_everything(self) -> None:
         self._completed.clear()

@@ -1,22 +1,33 @@
-"""Statistical comparisons: paired by seed, Student's t, Holm over scenarios, and the ship rule.
+"""Runs of several policies on the same seeds: kept on disk, compared in pairs, judged together.
 
 All policies get the same arrivals, so the difference of two on one seed is a sample of its own;
 what the seeds have in common cancels. Several scenarios are several chances for a lucky result:
 Holm's procedure raises each p value for that.
 
-Source: LDWP + IAWP, section 6.
+``run_kept`` writes what each job has found as soon as it is over, as lines of JSON, and goes on
+from there when it is called again: an interrupted command continues.
+
+Source of the ship rule: LDWP + IAWP, section 6.
 """
 
 from __future__ import annotations
 
+import json
 import math
+import os
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
 
 from benchmarks.simulation.figures import Interval, interval
 
-__all__ = ["Paired", "holm", "paired", "ship"]
+__all__ = ["Paired", "holm", "paired", "run_kept", "ship"]
+
+J = TypeVar("J")
+R = TypeVar("R")
 
 SHIP_WINS, SHIP_OF = 8, 10
 SHIP_WORST = -0.02
@@ -72,3 +83,60 @@ def ship(found: Sequence[Paired]) -> tuple[bool, int, int]:
     won = sum(one.difference.low > 0.0 for one in found)
     lost = sum(one.difference.low < SHIP_WORST and one.difference.mean < 0.0 for one in found)
     return won >= SHIP_WINS * len(found) / SHIP_OF and not lost, won, lost
+
+
+def run_kept(
+    jobs: Sequence[J],
+    do: Callable[[J], R],
+    *,
+    key: Callable[[J], str],
+    dump: Callable[[R], Any],
+    load: Callable[[Any], R],
+    processes: int,
+    kept: Path | None = None,
+) -> Iterator[R]:
+    """What ``do`` finds for each job, in their order. ``processes`` 1: in this one.
+
+    ``kept``: the file of lines; ``key``: of a job there, with all that its result depends on;
+    ``dump``, ``load``: a result as JSON.
+    """
+    held = {} if kept is None else _lines(kept)
+    left = [job for job in jobs if key(job) not in held]
+    made = iter(_each(left, do, processes))
+    for job in jobs:
+        if key(job) in held:
+            yield load(held[key(job)])
+            continue
+        found = next(made)
+        if kept is not None:
+            _append(kept, {"job": key(job), "found": dump(found)})
+        yield found
+
+
+def _append(path: Path, line: Mapping[str, Any]) -> None:
+    with path.open("ab+") as file:
+        # A truncated line must not corrupt this one.
+        end = file.seek(0, os.SEEK_END)
+        file.seek(max(0, end - 1))
+        truncated = file.read(1) not in (b"", b"\n")
+        file.write((b"\n" if truncated else b"") + json.dumps(line).encode() + b"\n")
+
+
+def _lines(path: Path) -> dict[str, Any]:
+    """By job; a truncated line is ignored."""
+    found: dict[str, Any] = {}
+    for text in path.read_text().splitlines() if path.exists() else ():
+        try:
+            line = json.loads(text)
+            found[line["job"]] = line["found"]
+        except (ValueError, KeyError):
+            continue
+    return found
+
+
+def _each(jobs: Sequence[J], do: Callable[[J], R], processes: int) -> Iterable[R]:
+    if processes <= 1:
+        yield from map(do, jobs)
+        return
+    with ProcessPoolExecutor(processes) as pool:
+        yield from pool.map(do, jobs)

@@ -1,0 +1,32 @@
+"""The parameters of a trainer, a dataclass of plain values, as arguments of its command."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+__all__ = ["parsed", "words_of"]
+
+A = TypeVar("A")
+
+
+def words_of(args: Any) -> list[str]:
+    """The arguments of the command for ``args``, without ``out`` and those that are defaults."""
+    words: list[str] = []
+    for field in dataclasses.fields(args):
+        value = getattr(args, field.name)
+        if field.name != "out" and value != field.default:
+            words += [f"--{field.name.replace('_', '-')}", str(value)]
+    return words
+
+
+def parsed(kind: type[A], words: Sequence[str], *, module: str, about: str | None) -> A:
+    """A ``kind`` from the arguments of a command line: one option for each of its fields."""
+    parser = argparse.ArgumentParser(prog=f"python -m {module}", description=about)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    for field in dataclasses.fields(kind):  # type: ignore[arg-type]
+        flag = f"--{field.name.replace('_', '-')}"
+        parser.add_argument(flag, type=type(field.default), default=field.default)
+    return kind(**vars(parser.parse_args(words)))
