@@ -90,7 +90,7 @@ class PipelineTasks:
             InvalidConfig: the stored modes of node policies are damaged.
         """
         self._master = master
-        self._attempts_before = m.attempts_before(master.core.epoch)
+        self._attempts_before = m.attempts_before(clock.now())
         self.policy = policy
         self.estimates = EstimatesOfUsers(settings.state_dir / "pipelines/estimates", self._user_of)
         self._placements = KeptPlacements(policy, settings.state_dir)
