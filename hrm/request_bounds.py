@@ -247,6 +247,8 @@ FIELDS: dict[str, FieldBound] = {
     "SubtaskTiming.placed_by": _TEXT,
     "SubtaskTiming.fallback": _TEXT,
     "PipelineRow.gpu_model": _LABEL,
+    "PipelineRun.gpu_use": FieldBound(count=64),
+    "GetPipelineProfilesRequest.name": _LABEL,
     "PipelineData.data": FieldBound(2 * MIB),
     "PipelineTaskEnd.proof": _KEY,
     "PipelineTaskEnd.timings": FieldBound(count=10_000),

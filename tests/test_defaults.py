@@ -52,6 +52,7 @@ EACH_ITS_OWN = {
     "stop_grace_s": "of the master's own server",
     "cpu_limit": "of drivers of isolation, which are made by the setting alone",
     "driver_share": "a reason to wait, by that name",
+    "mps": "a way to share a GPU, by that name",
     "schedulers": "of virtual clusters, where tests are to meet what several do",
 }
 """Settings whose names have other defaults elsewhere, and what these are of."""

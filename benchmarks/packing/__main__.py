@@ -1,13 +1,17 @@
 """How full the GPUs of a cluster get, and how long containers wait, under each placement policy.
 
     python -m benchmarks.packing --data DIR                  # writes results/packing.md and .json
+    python -m benchmarks.packing --churn --data DIR          # and results/packing-churn.*
     python -m benchmarks.packing --quick --json FILE
-    python -m benchmarks.packing --pods FILE --nodes FILE    # another list alone, nothing written
+    python -m benchmarks.packing --pods FILE --nodes FILE    # another list alone, nothing written,
+                                                             # nor of some lists, policies, seeds
 
 *Filling* is the published protocol: pods are drawn with replacement from a list until together they
 request 130 % of the cluster's GPUs; each starts at once or is dropped, and none leaves. What counts
 is the part of the GPUs that is allocated in the end. *Churn* has arrivals and ends instead, on a
-sample of the nodes, and what waits goes on waiting.
+sample of the nodes and at several loads, and what waits goes on waiting (``waits``). *Orders*
+fill a tenth of the nodes with the pods of the first list in orders that no draw has: a policy that
+goes by what came so far may not suppose that it says what will come.
 
 The policies are the installed ones, called as a master does. Left out are those that would only
 repeat another: fifo, which chooses as centralized-drf does where each pod is a job of its own, and
@@ -20,23 +24,18 @@ from __future__ import annotations
 import argparse
 import statistics
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from benchmarks import common
 from benchmarks.common import CONSOLE
-from benchmarks.packing.churn import Churn, mean_wait_s, plans_at
 from benchmarks.packing.filling import Filling, Site, fill
-from benchmarks.packing.lists import arrivals, read_machines, read_pods
+from benchmarks.packing.lists import Pod, arrivals, read_machines, read_pods
+from benchmarks.packing.waits import FULL_CHURN, QUICK_CHURN, churn_document, in_words
 from benchmarks.simulation.figures import interval
-from benchmarks.traces import load, load_jobs
-from benchmarks.traces.comparison import ratio
 from benchmarks.traces.reading import find
-from benchmarks.traces.replay_plan import sampled_nodes
-from benchmarks.traces.trace_records import TraceNode
 from hrm import policies
 from hrm.errors import HrmError
 
@@ -47,13 +46,23 @@ LISTS = ("default", "gpushare40", "cpu050")
 OURS, PEER, CENTRAL = "fragmentation", "best-fit", "centralized-drf"
 POLICIES = (OURS, "min-wait", PEER, "worst-fit", "round-robin", "random", CENTRAL)
 QUICK_POLICIES = (OURS, "min-wait", PEER)
-CHURNING = (OURS, "min-wait", PEER, CENTRAL)
+ORDERED = (OURS, "min-wait", PEER)
+ORDERS: Mapping[str, Callable[[Pod], float]] = {
+    "as drawn": lambda pod: 0,
+    "those without a GPU first": lambda pod: pod.gpus > 0,
+    "whole GPUs last": lambda pod: pod.gpus > 0 and pod.gpu_milli == _WHOLE,
+    "in order of their GPUs": lambda pod: pod.gpu_milli_sum,
+}
+"""Pods are sorted by it, stably."""
+_WHOLE = 1_000
+_ORDERED_NODES = 10
+"""Every so many-th node."""
 DEMAND = 1.3
 _SEED_STRIDE = 64
-_QUICK = Churn(nodes=10, jobs=200)
+_SEEDS_WRITTEN = 5
+"""Runs with fewer are no results."""
 
 Fillings = dict[str, dict[str, list[Filling]]]
-Waits = dict[str, list[float]]
 
 
 def _filled(
@@ -78,27 +87,21 @@ def _filled(
     return found
 
 
-def _churned(path: Path, nodes: Path, churn: Churn, seeds: Sequence[int]) -> Waits:
-    """By policy, the mean wait of each seed in seconds."""
-    jobs, _ = load_jobs("alibaba-gpu-v2023", path)
-    all_nodes, _ = load("alibaba-gpu-v2023-nodes", nodes)
-    sample = sampled_nodes([x for x in all_nodes if isinstance(x, TraceNode)], churn.nodes)
-    waits: Waits = {name: [] for name in CHURNING}
+def _ordered(pods: Sequence[Pod], nodes: Path, seeds: Sequence[int]) -> dict[str, Any]:
+    """By order and policy, the part of the GPUs that is allocated with each seed."""
+    site = Site(read_machines(nodes)[::_ORDERED_NODES])
+    found: dict[str, Any] = {order: {name: [] for name in ORDERED} for order in ORDERS}
     for seed in seeds:
-        plans = plans_at(jobs, sample, churn, seed)
-        for name in CHURNING:
-            make = partial(_of_scheduler, name, seed)
-            schedulers = 1 if name == CENTRAL else churn.schedulers
-            waits[name].append(mean_wait_s(make, plans, sample, schedulers))
-            CONSOLE.print(f"churn, seed {seed}, {name}: mean wait {waits[name][-1]:.1f} s")
-    return waits
+        drawn = arrivals(pods, round(DEMAND * site.gpu_milli), seed)
+        for order, key in ORDERS.items():
+            for name, runs in found[order].items():
+                filling = fill(policies.load(name, 0), site, sorted(drawn, key=key))
+                runs.append(filling.allocated)
+                CONSOLE.print(f"{order}, seed {seed}, {name}: {100 * runs[-1]:.2f} % allocated")
+    return found
 
 
-def _of_scheduler(name: str, seed: int, index: int) -> Any:
-    return policies.load(name, seed * _SEED_STRIDE + index)
-
-
-def _figures(fillings: Fillings, waits: Waits) -> dict[str, Any]:
+def _figures(fillings: Fillings) -> dict[str, Any]:
     """What the targets are about; None where it was not measured."""
     per_list = {
         title: {name: statistics.fmean(x.allocated for x in runs) for name, runs in found.items()}
@@ -106,17 +109,15 @@ def _figures(fillings: Fillings, waits: Waits) -> dict[str, Any]:
     }
     default = per_list.get(LISTS[0], {})
     ours = [x.placements_per_s for x in next(iter(fillings.values())).get(OURS, ())]
-    churn = ratio(waits[OURS], waits[CENTRAL]) if waits else None
     return {
         "default_allocated_percent": 100 * default[OURS] if OURS in default else None,
         "best_fit_allocated_percent": 100 * default[PEER] if PEER in default else None,
         "placements_per_s": statistics.median(ours) if ours else None,
         "first_on_every_list": all(max(x, key=x.__getitem__) == OURS for x in per_list.values()),
-        "churn_wait_ratio": churn[0] if churn else None,
     }
 
 
-def _body(document: Mapping[str, Any], fillings: Fillings, waits: Waits) -> str:
+def _body(document: Mapping[str, Any], fillings: Fillings) -> str:
     seeds = len(document["seeds"])
     parts = [
         f"{document['nodes']:,} nodes with {document['gpus']:,} GPUs; pods that request "
@@ -128,15 +129,14 @@ def _body(document: Mapping[str, Any], fillings: Fillings, waits: Waits) -> str:
     for title, found in fillings.items():
         rows = [_filling_row(name, runs, found.get(OURS)) for name, runs in found.items()]
         parts.append(f"## {title}\n\n{common.table(header, rows)}")
-    if waits:
-        churn = document["churn"]
-        parts.append(
-            f"## Churn\n\n{churn['jobs']:,} arrivals on {churn['nodes']} nodes at a load of "
-            f"{churn['load']:g}, {churn['schedulers']} schedulers, {CENTRAL} one. Mean wait, and "
-            f"its ratio to that of {CENTRAL} with the same arrivals (geometric mean, 95 %)."
-        )
-        rows = [_wait_row(name, runs, waits[CENTRAL]) for name, runs in waits.items()]
-        parts.append(common.table(("policy", "wait, mean s", f"times {CENTRAL}"), rows))
+    rows = [
+        (order, *(_mean([100 * each for each in found[name]]) for name in ORDERED))
+        for order, found in document["orders"].items()
+    ]
+    parts.append(
+        f"## Orders of arrival\n\nAllocated %, on every {_ORDERED_NODES}th node, the first list, "
+        f"the same pods in other orders.\n\n{common.table(('order', *ORDERED), rows)}"
+    )
     return "\n\n".join(parts)
 
 
@@ -153,15 +153,6 @@ def _filling_row(
         _mean([100 * (1 - x.placed / x.pods) for x in runs]),
         f"{statistics.median(x.placements_per_s for x in runs):,.0f}",
     )
-
-
-def _wait_row(name: str, runs: Sequence[float], central: Sequence[float]) -> tuple[object, ...]:
-    record = None if runs is central else ratio(runs, central)
-    times = None
-    if record is not None:
-        times = f"{record[0]:.2f}"
-        times += f" [{record[1]:.2f}, {record[2]:.2f}]" if len(runs) > 1 else ""
-    return name, _mean(runs, 0), times
 
 
 def _mean(values: Sequence[float], digits: int = 2) -> str:
@@ -192,7 +183,7 @@ def _parser() -> argparse.ArgumentParser:
         help=f"that fill (default: {','.join(POLICIES)})",
     )  # fmt: skip
     parser.add_argument("--seeds", type=int, default=10, metavar="N", help="default: %(default)s")
-    parser.add_argument("--no-churn", action="store_true", help="fill alone")
+    parser.add_argument("--churn", action="store_true", help="arrivals and ends, of the first list")
     common.add_common_arguments(parser)
     return parser
 
@@ -216,42 +207,56 @@ def main(words: Sequence[str] | None = None) -> int:
     given = parser.parse_args(words)
     if given.seeds < 1:
         parser.error("--seeds must be at least 1")
+    if given.churn and given.policies != POLICIES:
+        parser.error("--policies is of what fills; --churn has its own")
     seeds = range(1 if given.quick else given.seeds)
-    names = QUICK_POLICIES if given.quick and given.policies == POLICIES else given.policies
-    churn = _QUICK if given.quick else Churn()
     try:
         lists, nodes = _inputs(given)
-        machines = read_machines(nodes)
-        fillings = _filled(lists, nodes, names, seeds)
-        waits: Waits = {}
-        if not given.no_churn and given.pods is None:
-            waits = _churned(next(iter(lists.values())), nodes, churn, seeds)
+        if given.churn:
+            sizes = QUICK_CHURN if given.quick else FULL_CHURN
+            measured = churn_document(next(iter(lists.values())), nodes, sizes, seeds)
+            title, body = "How long containers with GPUs wait", in_words(measured)
+        else:
+            measured, body = _filling_document(given, lists, nodes, seeds)
+            title = "GPUs packed"
     except HrmError as error:
         CONSOLE.print(f"error: {error.message}", style="red", markup=False)
         return 2
     document: dict[str, Any] = {
-        "benchmark": "packing",
+        "benchmark": "packing-churn" if given.churn else "packing",
         "provenance": common.provenance("benchmarks.packing", ["numpy"]),
+        "seeds": list(seeds),
+        **measured,
+    }
+    sys.stdout.write(body + "\n")
+    if given.json is not None:
+        common.write_json(given.json, document)
+    whole = (given.lists, given.policies, given.pods, given.nodes) == (LISTS, POLICIES, None, None)
+    if whole and not given.quick and len(seeds) >= _SEEDS_WRITTEN:
+        for path in common.write_results(document["benchmark"], title, document, body):
+            CONSOLE.print(f"written: {path}")
+    return 0
+
+
+def _filling_document(
+    given: argparse.Namespace, lists: Mapping[str, Path], nodes: Path, seeds: Sequence[int]
+) -> tuple[dict[str, Any], str]:
+    """What filling has shown, and the same for people."""
+    names = QUICK_POLICIES if given.quick and given.policies == POLICIES else given.policies
+    machines = read_machines(nodes)
+    fillings = _filled(lists, nodes, names, seeds)
+    document = {
         "nodes": len(machines),
         "gpus": sum(machine.gpus for machine in machines),
         "demand": DEMAND,
-        "seeds": list(seeds),
+        "orders": _ordered(read_pods(next(iter(lists.values()))), nodes, seeds),
         "filling": {
             title: {name: [asdict(run) for run in runs] for name, runs in found.items()}
             for title, found in fillings.items()
         },
-        "churn": asdict(churn) if waits else None,
-        "waits_s": waits,
-        **_figures(fillings, waits),
+        **_figures(fillings),
     }
-    body = _body(document, fillings, waits)
-    sys.stdout.write(body + "\n")
-    if given.json is not None:
-        common.write_json(given.json, document)
-    if not given.quick and given.pods is None and given.nodes is None:
-        for path in common.write_results("packing", "GPUs packed", document, body):
-            CONSOLE.print(f"written: {path}")
-    return 0
+    return document, _body({**document, "seeds": list(seeds)}, fillings)
 
 
 if __name__ == "__main__":

@@ -30,24 +30,24 @@ _HALVINGS = 40
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Churn:
-    """``load``: work over capacity, of the scarcest resource, between first and last arrival."""
+    """The extent of a run."""
 
     nodes: int = 40
     jobs: int = 1_000
-    load: float = 0.9
     schedulers: int = 4
 
 
 def plans_at(
-    jobs: Sequence[TraceJob], nodes: Sequence[TraceNode], churn: Churn, seed: int
+    jobs: Sequence[TraceJob], nodes: Sequence[TraceNode], churn: Churn, load: float, seed: int
 ) -> list[JobPlan]:
-    """The arrivals of one seed, at the load that is wanted."""
+    """The arrivals of one seed. ``load``: work over capacity, of the scarcest resource, between
+    first and last arrival."""
     drawn = poisson(plan_jobs(jobs, Assumptions()), churn.jobs, 1.0, seed)
     slow, fast = 1e-9, 1e9
     for _ in range(_HALVINGS):
         factor = math.sqrt(slow * fast)
-        load = offered_load(with_load(drawn, factor), nodes, Assumptions().gpu_memory_mib)
-        slow, fast = (factor, fast) if load < churn.load else (slow, factor)
+        offered = offered_load(with_load(drawn, factor), nodes, Assumptions().gpu_memory_mib)
+        slow, fast = (factor, fast) if offered < load else (slow, factor)
     return with_load(drawn, slow)
 
 

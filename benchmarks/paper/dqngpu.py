@@ -57,6 +57,7 @@ VARIATIONS = ("arrivals at 70 % load", "noisy profiles", "aligned memory", "limi
               "limits 1.5", "least factor", "k80")  # fmt: skip
 VARIED = ("sjf", REFERENCE, "ljf-packed", "tetris", "fastest-together", "dqngpu-ddqn",
           "dqngpu-ddqn, pairs")  # fmt: skip
+KEPT = ("makespan_s", "slowdown_mean", "slowdown_p95", "failures")
 ORACLE, PLANNED = "oracle", "search on profiles"
 
 
@@ -209,6 +210,23 @@ def summarised(by_workload: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
+def columns_of(found: dict[str, Any]) -> dict[str, Any]:
+    """What a file keeps of the runs: figures of all sets and trainings, by method."""
+    return {
+        outer: {
+            workload: {
+                name: {
+                    figure: [round(each[figure], 3) for each in held]
+                    for figure in ("seed", "training", *KEPT)
+                }
+                for name, held in runs.items()
+            }
+            for workload, runs in by_workload.items()
+        }
+        for outer, by_workload in found.items()
+    }
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Train, measure, print and write; exit status 2 where the data is missing."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.paper.dqngpu", description=__doc__)
@@ -232,6 +250,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     models = trained_models(size.trainings, args.cache_dir / "dqngpu")
     compared = methods(models, trained_gradients(size.gradients, CapacityRule()))
     by_world = measure(kinds, compared, size)
+    varied = vary(kinds, slower, compared, size)
     document = {
         "benchmark": "paper.dqngpu",
         "provenance": common.provenance("benchmarks.paper.dqngpu", ["numpy", "torch"]),
@@ -249,15 +268,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         ],
         "trained_s": {m.name: m.trained_s for m in compared if m.training >= 0},
         "runs": by_world,
-        "variations": vary(kinds, slower, compared, size),
+        "variations": varied,
     }
     body = body_of(document)
     CONSOLE.print(body, markup=False)
+    kept = {**document, "runs": columns_of(by_world), "variations": columns_of(varied)}
     if args.json is not None:
-        common.write_json(args.json, document)
+        common.write_json(args.json, kept)
     if not args.quick:
         title = "Which waiting jobs share a GPU: DqnGPU's workloads"
-        for path in common.write_results("paper-dqngpu", title, document, body):
+        for path in common.write_results("paper-dqngpu", title, kept, body):
             note(f"written: {path}")
     return 0
 

@@ -15,6 +15,10 @@ MPS           one data set has been published, iGniter's; so for each of its fou
 
 For ``sensitivity`` the choice includes what its priors weigh. Target: a rank correlation with the
 slow-downs of the jobs of at least 0.6 on every table that was not used to choose.
+
+Halves of all sets tell what a score is worth where like sets have run: the same two programs with
+other inputs, or other shares of the GPU. So halves of the *pairs of kinds* are measured as well:
+there, no two programs that are judged together were seen together.
 """
 
 from __future__ import annotations
@@ -43,10 +47,16 @@ from hrm.pipelines.policies.corun.corun_table import (
 )
 from hrm.pipelines.policies.corun.gpu_sharing import GpuSharing
 from hrm.pipelines.policies.corun.pair_effects import Ridges
-from hrm.pipelines.policies.corun.score_quality import Figure, ScoreQuality, qualities
+from hrm.pipelines.policies.corun.score_quality import (
+    Figure,
+    ScoreQuality,
+    halves_of,
+    pair_of_kinds,
+    qualities,
+)
 from hrm.pipelines.policies.corun.scores import progress
 
-__all__ = ["Table", "choose", "curve", "gains", "main", "measure", "report"]
+__all__ = ["Table", "choose", "curve", "gains", "main", "measure", "report", "unseen_pairs"]
 
 TARGET = 0.6
 RIDGES = tuple(
@@ -54,6 +64,8 @@ RIDGES = tuple(
     for (kind, row), interaction in itertools.product(((0.3, 1.0), (1.0, 3.0)), (1.0, 3.0, 10.0))
 )
 SHARES = (0.05, 0.1, 0.2, 0.5, 1.0)
+DIVISIONS = 10
+"""Of pairs of kinds into halves; there are few pairs, so one division says little."""
 GAINS = (-0.1, -0.05, 0.0, 0.05, 0.1, 0.2)
 _CHOSEN_ON = "gavel-k80"
 Table = tuple[str, CoRunTable]
@@ -121,6 +133,25 @@ def _mean(figures: Sequence[Figure | None]) -> dict[str, float] | None:
     }
 
 
+def unseen_pairs(table: CoRunTable, ridges: Ridges, divisions: int) -> dict[str, Any]:
+    """``sensitivity`` on pairs of kinds of which it saw each kind at most with others; the mean,
+    the least and the greatest of ``divisions`` into halves."""
+    names = {"sensitivity": SCORES["sensitivity"]}
+    seen = [
+        one
+        for seed in range(divisions)
+        for one in qualities(
+            table, names, resamples=1, seed=seed, ridges=ridges, together=pair_of_kinds
+        )
+        if one.seen
+    ]
+    found: dict[str, Any] = {"pairs": len({pair_of_kinds(run) for run in table.runs})}
+    for what, nothing in (("each", 0.0), ("joint", 0.0), ("regret", 1.0)):
+        values = [_or(getattr(one, what), nothing) for one in seen]
+        found[what] = {"value": float(np.mean(values)), "low": min(values), "high": max(values)}
+    return found
+
+
 def curve(table: CoRunTable, ridges: Ridges, seeds: int) -> list[dict[str, float]]:
     """``sensitivity`` after ever more co-runs; the mean over ``seeds``."""
     names = {"sensitivity": SCORES["sensitivity"]}
@@ -159,7 +190,7 @@ def gains(table: CoRunTable, ridges: Ridges, seeds: int) -> dict[str, Any]:
     (mode,) = table.modes()
     together, expected = [], []
     for seed in range(seeds):
-        halves = np.random.default_rng([seed, 0x6A]).permutation(len(table.runs)) % 2
+        halves = halves_of(table.runs, np.random.default_rng([seed, 0x6A]))
         for half in range(2):
             estimates = TabledEstimates(table, mode, ridges)
             estimates.observe([r for r, of in zip(table.runs, halves, strict=True) if of != half])
@@ -219,7 +250,9 @@ def _tables(given: argparse.Namespace, directory: Path) -> tuple[dict[str, CoRun
     return found, missing
 
 
-def _time_slicing(tables: Mapping[str, CoRunTable], seeds: int, resamples: int) -> dict[str, Any]:
+def _time_slicing(
+    tables: Mapping[str, CoRunTable], seeds: int, resamples: int, divisions: int
+) -> dict[str, Any]:
     score, seen, ridges, rank = choose(tables[_CHOSEN_ON], seeds)
     CONSOLE.print(f"time slicing: {score} {ridges}, {rank:.3f} on {_CHOSEN_ON}")
     kept = {
@@ -231,6 +264,7 @@ def _time_slicing(tables: Mapping[str, CoRunTable], seeds: int, resamples: int) 
             {
                 **measure(name, table, ridges, resamples, seeds),
                 "held_out": name != _CHOSEN_ON,
+                "unseen_pairs": unseen_pairs(table, ridges, divisions),
                 "curve": curve(table, ridges, seeds),
                 "gains": gains(table, ridges, seeds),
             }
@@ -239,7 +273,7 @@ def _time_slicing(tables: Mapping[str, CoRunTable], seeds: int, resamples: int) 
     }
 
 
-def _mps(table: CoRunTable, seeds: int, resamples: int) -> dict[str, Any]:
+def _mps(table: CoRunTable, seeds: int, resamples: int, divisions: int) -> dict[str, Any]:
     chosen, rows = [], []
     for kind, (without, with_it) in _by_model(table).items():
         score, seen, ridges, rank = choose(without, seeds)
@@ -248,6 +282,7 @@ def _mps(table: CoRunTable, seeds: int, resamples: int) -> dict[str, Any]:
         rows.append(
             {
                 **measure(f"igniter, pairs with {kind}", with_it, ridges, resamples, seeds),
+                "unseen_pairs": unseen_pairs(with_it, ridges, divisions),
                 "held_out": True,
                 "chosen": score,
             }
@@ -256,7 +291,10 @@ def _mps(table: CoRunTable, seeds: int, resamples: int) -> dict[str, Any]:
     return {
         "chosen": chosen,
         "tables": rows,
-        "whole": measure("igniter, all pairs", table, ridges, resamples, seeds),
+        "whole": {
+            **measure("igniter, all pairs", table, ridges, resamples, seeds),
+            "unseen_pairs": unseen_pairs(table, ridges, divisions),
+        },
         "curve": curve(table, ridges, seeds),
         "gains": gains(table, ridges, seeds),
     }
@@ -284,7 +322,11 @@ def _headline(document: Mapping[str, Any]) -> dict[str, Any]:
     for table, chosen in zip(shared["tables"], shared["chosen"], strict=True):
         found[table["table"]] = _row(table, chosen["score"], chosen["seen"])
     ranks = {name: row["each"]["value"] for name, row in found.items()}
+    held_out = [table for table in (*sliced["tables"], *shared["tables"]) if table["held_out"]]
+    unseen = {table["table"]: table["unseen_pairs"]["each"]["value"] for table in held_out}
     return {
+        "unseen_pairs_rank_each": unseen,
+        "unseen_pairs_missed": sorted(name for name, rank in unseen.items() if rank < TARGET),
         "held_out_rank_each": ranks,
         "least": min(ranks.values()),
         "target": TARGET,
@@ -310,6 +352,8 @@ def report(document: Mapping[str, Any]) -> str:
         f"(target {TARGET}); reached on {len(head['reached'])} of "
         f"{len(head['held_out_rank_each'])}"
         + (f", missed on {', '.join(head['missed'])}." if head["missed"] else "."),
+        "**On pairs of kinds that were never seen together:** missed on "
+        f"{', '.join(head['unseen_pairs_missed']) or 'none'}.",
     ]
     if document["missing"]:
         parts.append(f"Not there, so left out: {'; '.join(document['missing'])}.")
@@ -321,6 +365,13 @@ def report(document: Mapping[str, Any]) -> str:
     for table in (*shared["tables"], shared["whole"]):
         role = "not used to choose" if table.get("held_out") else "defaults of the code"
         parts += [_title(table, role), _scores(table)]
+    parts += [
+        "## `sensitivity` on pairs of kinds that were never seen together",
+        "As above, after the co-runs of half of the *pairs of kinds* (programs, networks) in place "
+        "of half of the sets: what is judged ran at most with other kinds before. Mean of "
+        f"{document['divisions']} divisions, in brackets the least and the greatest of them.",
+        _unseen([*sliced["tables"], *shared["tables"], shared["whole"]]),
+    ]
     curves = {one["table"]: one["curve"] for one in sliced["tables"]} | {"igniter": shared["curve"]}
     parts += ["## `sensitivity` after ever more co-runs", _curves(curves)]
     admitted = {one["table"]: one["gains"] for one in sliced["tables"]}
@@ -370,6 +421,16 @@ def _words(figure: Mapping[str, float] | None) -> str | None:
     return f"{figure['value']:.2f} [{figure['low']:.2f}, {figure['high']:.2f}]"
 
 
+def _unseen(tables: Sequence[Mapping[str, Any]]) -> str:
+    rows = [
+        [one["table"], one["unseen_pairs"]["pairs"]]
+        + [_words(one["unseen_pairs"][what]) for what in ("each", "joint", "regret")]
+        for one in tables
+    ]
+    header = ("table", "pairs of kinds", "rank of each", "rank of sets", "regret")
+    return common.table(header, rows)
+
+
 def _curves(curves: Mapping[str, Sequence[Mapping[str, float]]]) -> str:
     rows = [
         [name, f"{one['share']:.1%}", f"{one['co_runs_per_job']:.1f}"]
@@ -404,7 +465,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--gavel", type=Path, metavar="DIR", help="instead of DIR/gavel")
     parser.add_argument("--lucid", type=Path, metavar="DIR", help="Lucid's two CSV files")
     given = parser.parse_args(arguments)
-    seeds, resamples = (1, 50) if given.quick else (3, 400)
+    seeds, resamples, divisions = (1, 50, 2) if given.quick else (3, 400, DIVISIONS)
     try:
         with tempfile.TemporaryDirectory() as directory:
             tables, missing = _tables(given, Path(directory))
@@ -416,8 +477,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "provenance": common.provenance("benchmarks.pipelines.corun_scores", ["numpy"]),
         "seeds": seeds,
         "missing": missing,
-        "time_slicing": _time_slicing(tables, seeds, resamples),
-        "mps": _mps(tables["igniter"], seeds, resamples),
+        "divisions": divisions,
+        "time_slicing": _time_slicing(tables, seeds, resamples, divisions),
+        "mps": _mps(tables["igniter"], seeds, resamples, divisions),
     }
     document["headline"] = _headline(document)
     body = report(document)

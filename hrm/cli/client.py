@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from hrm.v1.admin_pb2_grpc import AdminServiceStub
     from hrm.v1.events_pb2_grpc import EventServiceStub
     from hrm.v1.identity_pb2_grpc import IdentityServiceStub
+    from hrm.v1.pipeline_pb2_grpc import PipelineServiceStub
     from hrm.v1.policy_pb2_grpc import PolicyServiceStub
     from hrm.v1.queues_pb2_grpc import QueueServiceStub
     from hrm.v1.submission_pb2_grpc import SubmissionServiceStub
@@ -34,6 +35,7 @@ class Master(NamedTuple):
     submissions: SubmissionServiceStub
     identities: IdentityServiceStub
     queues: QueueServiceStub
+    pipelines: PipelineServiceStub
 
 
 A = TypeVar("A", bound="Message")
@@ -100,6 +102,7 @@ def connected(target: str, token_path: Path, ca_path: Path | None) -> Iterator[M
     from hrm.v1.admin_pb2_grpc import AdminServiceStub
     from hrm.v1.events_pb2_grpc import EventServiceStub
     from hrm.v1.identity_pb2_grpc import IdentityServiceStub
+    from hrm.v1.pipeline_pb2_grpc import PipelineServiceStub
     from hrm.v1.policy_pb2_grpc import PolicyServiceStub
     from hrm.v1.queues_pb2_grpc import QueueServiceStub
     from hrm.v1.submission_pb2_grpc import SubmissionServiceStub
@@ -113,6 +116,7 @@ def connected(target: str, token_path: Path, ca_path: Path | None) -> Iterator[M
                 SubmissionServiceStub(channel),
                 IdentityServiceStub(channel),
                 QueueServiceStub(channel),
+                PipelineServiceStub(channel),
             )
         except grpc.RpcError as error:
             raise rpc.error_from(error, target) from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,8 @@ _HEADERS = ("SHARING", "SCORE", "CO-RUNS SEEN", "RANK OF EACH", "RANK OF SETS", 
 
 
 def document(table: CoRunTable, found: Sequence[ScoreQuality]) -> dict[str, Any]:
-    """For programs: a figure is its value and the bounds of its interval; null: it ranks none."""
+    """For programs: a figure is its value and the bounds of its interval; null: it ranks none, or
+    its resamples do not."""
     return {
         "data": table.source,
         "features": list(table.features),
@@ -44,10 +46,11 @@ def document(table: CoRunTable, found: Sequence[ScoreQuality]) -> dict[str, Any]
     }
 
 
-def _numbers(figure: Figure | None) -> dict[str, float] | None:
+def _numbers(figure: Figure | None) -> dict[str, float | None] | None:
     if figure is None:
         return None
-    return {"value": figure.value, "low": figure.low, "high": figure.high}
+    low, high = (x if math.isfinite(x) else None for x in (figure.low, figure.high))
+    return {"value": figure.value, "low": low, "high": high}
 
 
 def view(found: Sequence[ScoreQuality]) -> Table:

@@ -10,14 +10,23 @@ from hrm.cli.console import one_line, plain, table
 from hrm.text import shortened
 
 if TYPE_CHECKING:
+    from rich.console import Group
     from rich.table import Table
 
     from hrm.pipelines.client.outcome import TaskResult
     from hrm.v1 import pipeline_pb2
 
-__all__ = ["result_document", "results_table", "tasks_table", "workers_table"]
+__all__ = ["profiles_view", "result_document", "results_table", "tasks_table", "workers_table"]
 
 SHOWN_CHARACTERS = 60
+USE_COLUMNS = 8
+"""Of the parts of a run's life; each shows the greatest of those in it."""
+_USES = (
+    ("time, %", "gpu", 100.0),
+    ("memory, MiB", "memory_mib", 1.0),
+    ("cores, %", "cores", 100.0),
+    ("PCIe, %", "pcie", 100.0),
+)
 
 
 def result_document(text: str, one: TaskResult) -> dict[str, Any]:
@@ -104,6 +113,35 @@ def tasks_table(tasks: Iterable[pipeline_pb2.PipelineTaskInfo]) -> Table:
             plain(_by(steps_by, task.run_fallback)), plain(task.state),
         )  # fmt: skip
     return rows
+
+
+def profiles_view(profiles: Iterable[pipeline_pb2.PipelineProfile]) -> Group:
+    """What steps take, and below it the use of a GPU over their lives."""
+    from rich.console import Group
+
+    taken = table("kind", "input MB", "GPU", ">core s", ">GPU s", ">memory MiB", ">device MiB")
+    eighths = [f">{part}/{USE_COLUMNS}" for part in range(1, USE_COLUMNS + 1)]
+    used = table("kind", "input MB", "GPU", ">runs", "use of the GPU", *eighths)
+    for one in profiles:
+        where = (plain(one.row.kind), _sizes(one), plain(one.row.gpu_model))
+        figures = (one.cpu_s, one.gpu_s, one.memory_mib, one.gpu_memory_mib)
+        digits = (2, 2, 0, 0)
+        taken.add_row(
+            *where, *(f"{x:,.{n}f}" if x else "" for x, n in zip(figures, digits, strict=True))
+        )
+        width = max(1, len(one.gpu_use) // USE_COLUMNS)
+        parts = [one.gpu_use[n : n + width] for n in range(0, len(one.gpu_use), width)]
+        for number, (name, field, scale) in enumerate(_USES if parts else ()):
+            first = (*where, str(one.gpu_use_runs)) if number == 0 else ("", "", "", "")
+            most = [max(getattr(part, field) for part in held) for held in parts]
+            used.add_row(*first, name, *(f"{scale * value:,.0f}" for value in most))
+    return Group(taken, "", used) if used.rows else Group(taken)
+
+
+def _sizes(profile: pipeline_pb2.PipelineProfile) -> str:
+    if not profile.size_at_most_mb:
+        return f"over {profile.size_above_mb:g}"
+    return f"{profile.size_above_mb:g} to {profile.size_at_most_mb:g}"
 
 
 def _by(decided_by: str, fallback: str) -> str:

@@ -54,8 +54,8 @@ def show(
     if not response.policies and output is Output.TABLE:
         console.note(
             "no learned policy is in use, by the master or by a node; to use one, set "
-            "pipeline_policy of the master (ldwp, ldwp-set) or of agents (iawp), or, for "
-            "containers and for the number of workers, placement_candidate and "
+            "pipeline_policy of the master (ldwp, ldwp-set) or of agents (iawp, dqngpu), or, "
+            "for containers and for the number of workers, placement_candidate and "
             "pipeline_resize_candidate of the master; to train one: hrm policy train"
         )
     queries.show(response, output, lambda _: policies_view(response))

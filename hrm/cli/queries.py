@@ -246,6 +246,39 @@ def app_why(
     show(response, output, lambda render: render.explanation_view(response))
 
 
+@app_group.command("profile")
+def app_profile(
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME",
+            help="A pipeline, or the kind of one of its steps; `hrm pipeline list` has pipelines.",
+        ),
+    ],
+    user: Annotated[
+        str, typer.Option("--user", help="Whose; for operators. Default: your own.")
+    ] = "",
+    master: MasterOption = None,
+    output: OutputOption = Output.TABLE,
+    timeout: TimeoutOption = TIMEOUT_S,
+) -> None:
+    """Show what a pipeline's steps were measured to take, and to use of a GPU as they run."""
+    from hrm.cli import pipeline_views
+    from hrm.v1.pipeline_pb2 import GetPipelineProfilesRequest
+
+    request = GetPipelineProfilesRequest(name=name, user=user, asker=getpass.getuser())
+    with client.connect(master) as connection:
+        response = connection.pipelines.GetProfiles(request, timeout=timeout)
+    if output is Output.JSON:
+        console.print_json(client.document(response))
+    elif response.profiles:
+        console.view(pipeline_views.profiles_view(response.profiles))
+    else:
+        console.note(
+            f"no step of {name} was measured yet; the pipelines there are: hrm pipeline list --all"
+        )
+
+
 @app_group.command("kill")
 def app_kill(
     application_id: ApplicationArgument,

@@ -91,6 +91,7 @@ _BY_SERVICE: dict[str, dict[str, AccessRule]] = {
         "GetResult": AccessRule(roles=_RUNS, change=True, names="task_id", only_if="forget"),
         "Cancel": _change(_RUNS, "task_id"),
         "List": _read(_PEOPLE | _DRIVER),
+        "GetProfiles": _read(_PEOPLE, "name"),
         "Connect": _read(_DRIVER, "register.capacity.node"),
     },
     "hrm.v1.PolicyService": {

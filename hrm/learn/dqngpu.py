@@ -23,7 +23,7 @@ import shlex
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -57,7 +57,9 @@ __all__ = [
     "GpuTransition",
     "command_of",
     "ddqn_targets",
+    "improving",
     "main",
+    "margin_where_known",
     "train_ddqn",
     "transitions",
     "validate",
@@ -67,6 +69,8 @@ log = logging.getLogger("hrm.learn.dqngpu")
 
 TRAINING_SETS = 10_000
 VALIDATION_SETS = range(20_000, 20_040)
+KNOWN_SETS = range(21_000, 21_040)
+"""Of validation, too, with slowdowns of pairs that are known."""
 SETS_OF_SEED = 2_000
 STATES_MAX = 5_000
 TICKS = 0.1
@@ -75,6 +79,8 @@ LEVEL_WEIGHT = 0.05
 """Of the error of a state's mean, over that of the differences between its actions."""
 MARGINS = (0.05, 0.1, 0.2, 0.4)
 """Of which validation chooses, in units of Q."""
+MARGINS_KNOWN = (*MARGINS, 0.8, 1.6)
+"""The same where slowdowns are known: the heuristic knows them, too, and is harder to improve."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,14 +147,43 @@ def state_of(observation: Any, info: dict[str, Any]) -> SharingState:
     return SharingState(jobs, gpu, mask, np.arange(len(jobs)))
 
 
-def validate(env: GpuSharingEnv, choose: Callable[[Any, dict[str, Any]], int]) -> list[float]:
-    """The makespan (ticks) of each validation set."""
+def validate(
+    env: GpuSharingEnv,
+    choose: Callable[[Any, dict[str, Any]], int],
+    sets: Sequence[int],
+) -> list[float]:
+    """The makespan (ticks) of each of ``sets``."""
     found = []
-    for seed in VALIDATION_SETS:
+    for seed in sets:
         for _ in play(env, choose, seed):
             pass
         found.append(env.result().makespan)
     return found
+
+
+def improving(
+    env: GpuSharingEnv, arrays: Mapping[str, npt.NDArray[np.float32]], margin: float
+) -> Callable[[Any, dict[str, Any]], int]:
+    """As the policy in use chooses."""
+    base = following(env, BASE)
+
+    def choose(observation: Any, info: dict[str, Any]) -> int:
+        q = action_values(arrays, state_of(observation, info))
+        return improved(q, base(observation, info), margin)
+
+    return choose
+
+
+def margin_where_known(arrays: Mapping[str, npt.NDArray[np.float32]]) -> float:
+    """Of ``MARGINS_KNOWN`` the one with the least mean makespan, relative to packed SJF."""
+    env = GpuSharingEnv(draw_jobs(worlds=("pairs",), known_share=1.0), CapacityRule())
+    packed = np.array(validate(env, following(env, PackedByLength()), KNOWN_SETS))
+    ratios = {
+        margin: float(np.mean(validate(env, improving(env, arrays, margin), KNOWN_SETS) / packed))
+        for margin in MARGINS_KNOWN
+    }
+    log.info("with known slowdowns, by margin: %s", {m: round(r, 4) for m, r in ratios.items()})
+    return min(ratios, key=ratios.__getitem__)
 
 
 def ddqn_targets(
@@ -204,16 +239,6 @@ class _Ddqn:
             return int(self.rng.choice(np.flatnonzero(state.mask)))
         arrays = {name: each.detach().numpy() for name, each in self.weights.items()}
         return int(action_values(arrays, state).argmax())
-
-    def chooser(self, env: GpuSharingEnv, margin: float) -> Callable[[Any, dict[str, Any]], int]:
-        """As the policy in use chooses."""
-        arrays, base = self.arrays(), following(env, BASE)
-
-        def choose(observation: Any, info: dict[str, Any]) -> int:
-            q = action_values(arrays, state_of(observation, info))
-            return improved(q, base(observation, info), margin)
-
-        return choose
 
     def step(self, loss: Tensor) -> None:
         self.optimizer.zero_grad()
@@ -290,7 +315,7 @@ def train_ddqn(args: DqnGpuArgs) -> Model:
     # Two, for one is tried while an episode of the other goes on.
     env, other = (GpuSharingEnv(draw_jobs(), CapacityRule(), gamma=args.gamma) for _ in range(2))
     first = args.seed * SETS_OF_SEED % TRAINING_SETS
-    packed = validate(other, following(other, PackedByLength()))
+    packed = validate(other, following(other, PackedByLength()), VALIDATION_SETS)
     _begin(learner, env, first)
     trials: list[dict[str, float]] = []
     best, margin = learner.arrays(), MARGINS[0]
@@ -299,7 +324,7 @@ def train_ddqn(args: DqnGpuArgs) -> Model:
     def trial() -> None:
         nonlocal best, margin
         for tried in MARGINS:
-            found = validate(other, learner.chooser(other, tried))
+            found = validate(other, improving(other, learner.arrays(), tried), VALIDATION_SETS)
             ratio = float(np.mean(np.array(found) / np.array(packed)))
             trials.append({"decisions": done, "margin": tried, "makespan_ratio": ratio})
             log.info("after %d decisions, margin %g: %.4f of packed SJF", done, tried, ratio)
@@ -329,6 +354,7 @@ def train_ddqn(args: DqnGpuArgs) -> Model:
         "trials": trials,
         "q_abs_max": greatest,
         "margin": margin,
+        "margin_known": margin_where_known(best),
         "trained_s": time.process_time() - began_s,
         "command": command_of(args),
     }

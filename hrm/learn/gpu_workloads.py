@@ -76,9 +76,14 @@ def drawn_pairs(
 
 
 def draw_jobs(
-    *, jobs: tuple[int, int] = (8, 34), worlds: Sequence[str] = WORLDS, arriving: float = 0.2
+    *,
+    jobs: tuple[int, int] = (8, 34),
+    worlds: Sequence[str] = WORLDS,
+    arriving: float = 0.2,
+    known_share: float = KNOWN,
 ) -> DrawJobs:
-    """Sets of ``jobs`` (least, most) jobs; a share ``arriving`` of the sets comes over time."""
+    """Sets of ``jobs`` (least, most) jobs; a share ``arriving`` of the sets comes over time, and of
+    those with pairs the slowdowns are known in ``known_share``."""
 
     def draw(seed: int) -> GpuEpisode:
         rng = np.random.default_rng([seed, 7])
@@ -104,6 +109,6 @@ def draw_jobs(
             SimulatedGpuJob(f"kind-{kind}", int(kind), pool[kind], pool[kind], int(tick))
             for kind, tick in zip(kinds, at, strict=True)
         ]
-        return GpuEpisode(drawn, world, known if rng.random() < KNOWN else None)
+        return GpuEpisode(drawn, world, known if rng.random() < known_share else None)
 
     return draw

@@ -1,13 +1,15 @@
 """What containers with GPUs usually request: how often each demand comes, learned as they come.
 
-A scheduler sees the containers of its own applications alone, so each has a mix of its own; what
-runs when it starts is counted first, so that it does not begin with nothing after a restart. A
-container that waits is asked for again and again, and counted once.
+A scheduler sees the containers of its own applications alone, so each has a mix of its own. It
+begins with what the caller expects (``prior``) and with what runs when it starts, so that it does
+not begin with nothing, on a new cluster or after a restart. A container that waits, or whose claim
+fails, is asked for again and again, and counted once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 
 import numpy as np
 
@@ -22,8 +24,10 @@ _DEMANDS_MAX = 64
 """How many demands have a weight, the most frequent ones."""
 _REQUESTS_MAX = 65_536
 """After so many requests all that came before count half: the mix follows the workload."""
-_WAITING_MAX = 16_384
-"""Waiting containers of which it is remembered that they have been counted, the latest ones."""
+_COUNTED_MAX = 65_536
+"""Containers of which it is remembered that they have been counted, the latest ones."""
+_PRIOR_REQUESTS = 32.0
+"""As many requests the prior counts for."""
 _FIRST_CHECK = 64
 _CHECK_GROWTH = 2.0
 _CHECK_EVERY = 8_192
@@ -40,12 +44,13 @@ class DemandMix:
     1, of the most frequent of them as of the latest ``settle`` that returned True.
     """
 
-    def __init__(self) -> None:
-        self.counts: dict[Vector, float] = {}
+    def __init__(self, prior: Mapping[Vector, float] = MappingProxyType({})) -> None:
+        """``prior``: parts of sum 1, of demands with device memory, or nothing."""
+        self.counts: dict[Vector, float] = {x: _PRIOR_REQUESTS * y for x, y in prior.items()}
         self.weights: Mapping[Vector, float] = {}
-        self._total = 0.0
+        self._total = sum(self.counts.values())
         self._check_at = 1.0
-        self._waiting: dict[ContainerId, None] = {}
+        self._counted: dict[ContainerId, None] = {}
 
     def count_running(self, view: ClusterView) -> None:
         """Count what runs on GPUs, at every unit."""
@@ -57,20 +62,15 @@ class DemandMix:
 
     def count(self, demand: Vector, entries: Iterable[Entry]) -> None:
         """Count containers that are to be placed, but for those that have been counted."""
-        waiting = self._waiting
+        counted = self._counted
         if not demand[Column.GPU_MEMORY_MIB]:
             return
-        new = [x.container_id for x in entries if x.container_id not in waiting]
+        new = [x.container_id for x in entries if x.container_id not in counted]
         if new:
-            waiting.update(dict.fromkeys(new))
+            counted.update(dict.fromkeys(new))
             self._add(demand, len(new))
-        while len(waiting) > _WAITING_MAX:
-            del waiting[next(iter(waiting))]
-
-    def placed(self, entries: Iterable[Entry]) -> None:
-        """These have been given a unit, and are not expected again."""
-        for entry in entries:
-            self._waiting.pop(entry.container_id, None)
+        while len(counted) > _COUNTED_MAX:
+            del counted[next(iter(counted))]
 
     def settle(self) -> bool:
         """Have the parts changed by more than chance? Then ``weights`` are the new ones."""

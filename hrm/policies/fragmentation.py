@@ -77,7 +77,6 @@ class Fragmentation:
             without = partial(rises.without_gpus, view, placement)
             chosen, self._cursor = in_turn(view, entries, without, cursor, now)
         chosen += rises.least_first(view, placement, entries[len(chosen) :], self._index, now)
-        mix.placed(entries[: len(chosen)])
         chosen += to_least_wait(view, placement, entries[len(chosen) :], cursor, now)
         return with_nones(chosen, entries)
 
@@ -88,7 +87,7 @@ class Fragmentation:
         if not len(self._rises.share):
             return None
         if self._mix is None:
-            self._mix = DemandMix()
+            self._mix = DemandMix(self._rises.share.whole_gpus(view))
             self._mix.count_running(view)
         self._rises.follow(view)
         return self._rises

@@ -81,6 +81,21 @@ class UnusableShare:
     def __len__(self) -> int:
         return len(self.rows)
 
+    def whole_gpus(self, view: ClusterView) -> dict[Vector, float]:
+        """Demands for one whole GPU and an even part of its pool's cores and memory, each weighed
+        by how many GPUs it would fill: what is expected while nothing has been requested."""
+        found: dict[Vector, float] = {}
+        total, gpus = view.total[self.rows], np.where(self.real, self._gpus, 0)
+        for units, of_unit in zip(total, gpus, strict=True):
+            many = int(of_unit.sum())
+            first = int(of_unit.argmax())
+            device_mib = int(units[first, Column.GPU_MEMORY_MIB]) // int(of_unit[first])
+            cores, memory_mib = (int(x) // many for x in units[first, :2])
+            demand = cores, memory_mib, device_mib, 1
+            found[demand] = found.get(demand, 0.0) + many
+        everything = sum(found.values())
+        return {demand: count / everything for demand, count in found.items()}
+
     def weigh(self, weights: Mapping[Vector, float]) -> None:
         """Measure by this mix from now on."""
         demands = np.array([*weights], np.int64).reshape(-1, 4)

@@ -312,6 +312,44 @@ class ListPipelineTasksResponse(_message.Message):
     next_page_token: str
     def __init__(self, tasks: _Optional[_Iterable[_Union[PipelineTaskInfo, _Mapping]]] = ..., nodes: _Optional[_Iterable[_Union[PipelineNodeInfo, _Mapping]]] = ..., policy: _Optional[str] = ..., policy_faults: _Optional[int] = ..., next_page_token: _Optional[str] = ...) -> None: ...
 
+class GetPipelineProfilesRequest(_message.Message):
+    __slots__ = ("name", "user", "asker")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    USER_FIELD_NUMBER: _ClassVar[int]
+    ASKER_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    user: str
+    asker: str
+    def __init__(self, name: _Optional[str] = ..., user: _Optional[str] = ..., asker: _Optional[str] = ...) -> None: ...
+
+class GetPipelineProfilesResponse(_message.Message):
+    __slots__ = ("profiles",)
+    PROFILES_FIELD_NUMBER: _ClassVar[int]
+    profiles: _containers.RepeatedCompositeFieldContainer[PipelineProfile]
+    def __init__(self, profiles: _Optional[_Iterable[_Union[PipelineProfile, _Mapping]]] = ...) -> None: ...
+
+class PipelineProfile(_message.Message):
+    __slots__ = ("row", "size_above_mb", "size_at_most_mb", "cpu_s", "gpu_s", "memory_mib", "gpu_memory_mib", "gpu_use", "gpu_use_runs")
+    ROW_FIELD_NUMBER: _ClassVar[int]
+    SIZE_ABOVE_MB_FIELD_NUMBER: _ClassVar[int]
+    SIZE_AT_MOST_MB_FIELD_NUMBER: _ClassVar[int]
+    CPU_S_FIELD_NUMBER: _ClassVar[int]
+    GPU_S_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_MIB_FIELD_NUMBER: _ClassVar[int]
+    GPU_MEMORY_MIB_FIELD_NUMBER: _ClassVar[int]
+    GPU_USE_FIELD_NUMBER: _ClassVar[int]
+    GPU_USE_RUNS_FIELD_NUMBER: _ClassVar[int]
+    row: PipelineRow
+    size_above_mb: float
+    size_at_most_mb: float
+    cpu_s: float
+    gpu_s: float
+    memory_mib: float
+    gpu_memory_mib: float
+    gpu_use: _containers.RepeatedCompositeFieldContainer[GpuUsePart]
+    gpu_use_runs: int
+    def __init__(self, row: _Optional[_Union[PipelineRow, _Mapping]] = ..., size_above_mb: _Optional[float] = ..., size_at_most_mb: _Optional[float] = ..., cpu_s: _Optional[float] = ..., gpu_s: _Optional[float] = ..., memory_mib: _Optional[float] = ..., gpu_memory_mib: _Optional[float] = ..., gpu_use: _Optional[_Iterable[_Union[GpuUsePart, _Mapping]]] = ..., gpu_use_runs: _Optional[int] = ...) -> None: ...
+
 class PipelineTaskInfo(_message.Message):
     __slots__ = ("task_id", "pipeline", "size_mb", "submitted_at_s", "node", "attempt", "state", "outcome", "placed_by", "fallback", "runs_placed_by", "run_fallback", "user", "application_id")
     class RunsPlacedByEntry(_message.Message):
@@ -468,12 +506,26 @@ class RegisterPipelineNode(_message.Message):
     def __init__(self, capacity: _Optional[_Union[PipelineCapacity, _Mapping]] = ..., identity: _Optional[str] = ..., tasks: _Optional[_Iterable[_Union[PipelineAttempt, _Mapping]]] = ..., load: _Optional[_Union[PipelineLoad, _Mapping]] = ...) -> None: ...
 
 class PipelineRun(_message.Message):
-    __slots__ = ("attempt", "timing")
+    __slots__ = ("attempt", "timing", "gpu_use")
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     TIMING_FIELD_NUMBER: _ClassVar[int]
+    GPU_USE_FIELD_NUMBER: _ClassVar[int]
     attempt: PipelineAttempt
     timing: SubtaskTiming
-    def __init__(self, attempt: _Optional[_Union[PipelineAttempt, _Mapping]] = ..., timing: _Optional[_Union[SubtaskTiming, _Mapping]] = ...) -> None: ...
+    gpu_use: _containers.RepeatedCompositeFieldContainer[GpuUsePart]
+    def __init__(self, attempt: _Optional[_Union[PipelineAttempt, _Mapping]] = ..., timing: _Optional[_Union[SubtaskTiming, _Mapping]] = ..., gpu_use: _Optional[_Iterable[_Union[GpuUsePart, _Mapping]]] = ...) -> None: ...
+
+class GpuUsePart(_message.Message):
+    __slots__ = ("gpu", "memory_mib", "cores", "pcie")
+    GPU_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_MIB_FIELD_NUMBER: _ClassVar[int]
+    CORES_FIELD_NUMBER: _ClassVar[int]
+    PCIE_FIELD_NUMBER: _ClassVar[int]
+    gpu: float
+    memory_mib: float
+    cores: float
+    pcie: float
+    def __init__(self, gpu: _Optional[float] = ..., memory_mib: _Optional[float] = ..., cores: _Optional[float] = ..., pcie: _Optional[float] = ...) -> None: ...
 
 class PipelineData(_message.Message):
     __slots__ = ("attempt", "offset", "data")

@@ -60,6 +60,11 @@ class PipelineServiceStub(object):
                 request_serializer=hrm_dot_v1_dot_pipeline__pb2.ListPipelineTasksRequest.SerializeToString,
                 response_deserializer=hrm_dot_v1_dot_pipeline__pb2.ListPipelineTasksResponse.FromString,
                 _registered_method=True)
+        self.GetProfiles = channel.unary_unary(
+                '/hrm.v1.PipelineService/GetProfiles',
+                request_serializer=hrm_dot_v1_dot_pipeline__pb2.GetPipelineProfilesRequest.SerializeToString,
+                response_deserializer=hrm_dot_v1_dot_pipeline__pb2.GetPipelineProfilesResponse.FromString,
+                _registered_method=True)
         self.Connect = channel.stream_stream(
                 '/hrm.v1.PipelineService/Connect',
                 request_serializer=hrm_dot_v1_dot_pipeline__pb2.NodePipelineMessage.SerializeToString,
@@ -104,6 +109,13 @@ class PipelineServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetProfiles(self, request, context):
+        """What was measured of the steps of a user's pipelines. PERMISSION_DENIED: another's, for all but operators.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Connect(self, request_iterator, context):
         """Workers only, with the token of their application. The first message must be `register`.
         """
@@ -138,6 +150,11 @@ def add_PipelineServiceServicer_to_server(servicer, server):
                     servicer.List,
                     request_deserializer=hrm_dot_v1_dot_pipeline__pb2.ListPipelineTasksRequest.FromString,
                     response_serializer=hrm_dot_v1_dot_pipeline__pb2.ListPipelineTasksResponse.SerializeToString,
+            ),
+            'GetProfiles': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetProfiles,
+                    request_deserializer=hrm_dot_v1_dot_pipeline__pb2.GetPipelineProfilesRequest.FromString,
+                    response_serializer=hrm_dot_v1_dot_pipeline__pb2.GetPipelineProfilesResponse.SerializeToString,
             ),
             'Connect': grpc.stream_stream_rpc_method_handler(
                     servicer.Connect,
@@ -281,6 +298,33 @@ class PipelineService(object):
             '/hrm.v1.PipelineService/List',
             hrm_dot_v1_dot_pipeline__pb2.ListPipelineTasksRequest.SerializeToString,
             hrm_dot_v1_dot_pipeline__pb2.ListPipelineTasksResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetProfiles(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hrm.v1.PipelineService/GetProfiles',
+            hrm_dot_v1_dot_pipeline__pb2.GetPipelineProfilesRequest.SerializeToString,
+            hrm_dot_v1_dot_pipeline__pb2.GetPipelineProfilesResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -164,8 +164,12 @@ def beat(load: pb.PipelineLoad) -> pb.NodePipelineMessage:
     return pb.NodePipelineMessage(load=load)
 
 
-def run_ended(attempt: pb.PipelineAttempt, timing: SubtaskTiming) -> pb.NodePipelineMessage:
-    run = pb.PipelineRun(attempt=attempt, timing=pw.from_timing(timing))
+def run_ended(attempt: pb.PipelineAttempt, report: ReportSubtask) -> pb.NodePipelineMessage:
+    run = pb.PipelineRun(
+        attempt=attempt,
+        timing=pw.from_timing(report.timing),
+        gpu_use=pw.from_gpu_use(report.gpu_use),
+    )
     return pb.NodePipelineMessage(run=run)
 
 
@@ -228,7 +232,8 @@ def to_report(
             task_id = pw.to_task_id(attempt.task_id)
             timing = pw.to_timing(message.run.timing, task_id)
             number = attempt.attempt - attempts_before
-            run = ReportSubtask(task_id=task_id, attempt=number, timing=timing)
+            gpu_use = pw.to_gpu_use(message.run.gpu_use)
+            run = ReportSubtask(task_id=task_id, attempt=number, timing=timing, gpu_use=gpu_use)
             return m.SubtaskReported(now=now, name=name, report=run)
         case "ended":
             attempt, ended = message.ended.attempt, message.ended.end

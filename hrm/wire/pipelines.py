@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 from pathlib import PurePosixPath
 from typing import Any, TypeVar
 
 from hrm.core.vocabulary.model import NodeName, WorkloadClass
 from hrm.errors import InvalidRequest
+from hrm.pipelines.core.gpu_use import GpuUsePart, check_gpu_use
 from hrm.pipelines.core.model import (
     SIZE_BUCKETS_MB,
     Device,
@@ -44,13 +45,17 @@ __all__ = [
     "attempt_of",
     "check_key",
     "from_capacity",
+    "from_gpu_use",
     "from_load",
     "from_outcome",
     "from_pipeline",
+    "from_profile",
+    "from_profiles",
     "from_result_format",
     "from_timing",
     "to_capacity",
     "to_files",
+    "to_gpu_use",
     "to_load",
     "to_outcome",
     "to_pipeline",
@@ -316,6 +321,44 @@ def _to_row(message: pb.PipelineRow) -> Row:
     if not 0 <= message.bucket <= _LAST_BUCKET:
         raise InvalidRequest(f"row.bucket is {message.bucket}; it must be 0 to {_LAST_BUCKET}")
     return Row(message.kind, message.bucket, message.gpu_model)
+
+
+def from_profile(
+    row: Row,
+    *,
+    run_s: Mapping[Device, float],
+    memory_mib: float,
+    gpu_memory_mib: float,
+    gpu_use: Sequence[GpuUsePart],
+    gpu_use_runs: int,
+) -> pb.PipelineProfile:
+    above, at_most = (0.0, *SIZE_BUCKETS_MB)[row.bucket], (*SIZE_BUCKETS_MB, 0.0)[row.bucket]
+    return pb.PipelineProfile(
+        row=_from_row(row),
+        size_above_mb=above,
+        size_at_most_mb=at_most,
+        cpu_s=run_s.get(Device.CPU, 0.0),
+        gpu_s=run_s.get(Device.GPU, 0.0),
+        memory_mib=memory_mib,
+        gpu_memory_mib=gpu_memory_mib,
+        gpu_use=from_gpu_use(gpu_use),
+        gpu_use_runs=gpu_use_runs,
+    )
+
+
+def from_profiles(profiles: Iterable[pb.PipelineProfile]) -> pb.GetPipelineProfilesResponse:
+    return pb.GetPipelineProfilesResponse(profiles=profiles)
+
+
+def from_gpu_use(use: Sequence[GpuUsePart]) -> list[pb.GpuUsePart]:
+    return [pb.GpuUsePart(**part._asdict()) for part in use]
+
+
+def to_gpu_use(messages: Sequence[pb.GpuUsePart]) -> tuple[GpuUsePart, ...]:
+    """Raises InvalidRequest: it is no profile."""
+    use = tuple(GpuUsePart(one.gpu, one.memory_mib, one.cores, one.pcie) for one in messages)
+    check_gpu_use(use)
+    return use
 
 
 def from_timing(timing: SubtaskTiming, node: str = "") -> pb.SubtaskTiming:

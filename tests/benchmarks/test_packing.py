@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.packing import __main__ as packing
+from benchmarks.packing import waits
 from benchmarks.packing.churn import Churn, plans_at
 from benchmarks.packing.filling import Site, fill
 from benchmarks.packing.lists import GpuMachine, Pod, arrivals, read_machines, read_pods
@@ -115,7 +116,7 @@ def test_a_list_with_a_bad_row_is_refused(tmp_path: Path) -> None:
 def test_arrivals_come_at_the_load_that_is_wanted(tmp_path: Path) -> None:
     jobs, _ = load_jobs("alibaba-gpu-v2023", write(tmp_path, "alibaba-gpu-v2023"))
     nodes, _ = load("alibaba-gpu-v2023-nodes", write(tmp_path, "alibaba-gpu-v2023-nodes"))
-    plans = plans_at(jobs, nodes, Churn(jobs=50, load=0.8), seed=1)  # type: ignore[arg-type]
+    plans = plans_at(jobs, nodes, Churn(jobs=50), 0.8, seed=1)  # type: ignore[arg-type]
     offered = offered_load(plans, nodes, Assumptions().gpu_memory_mib)  # type: ignore[arg-type]
     assert len(plans) == 50 and offered == pytest.approx(0.8, rel=1e-3)
 
@@ -136,7 +137,34 @@ def test_other_lists_are_measured_and_nothing_is_written(
     assert len(runs) == 2 and all(0 < run["allocated"] <= 1 for run in runs)
     assert document["default_allocated_percent"] is None and document["gpus"] == 10
     printed = capsys.readouterr().out
-    assert "## mine" in printed and "| best-fit |" in printed and "## Churn" not in printed
+    assert (
+        set(document["orders"]) == set(packing.ORDERS) and "| in order of their GPUs |" in printed
+    )
+    assert all(len(runs["best-fit"]) == 2 for runs in document["orders"].values())
+    assert "## mine" in printed and "| best-fit |" in printed
+
+
+def test_waits_are_measured_at_each_load(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pods = write(tmp_path, "alibaba-gpu-v2023", packed=False).rename(tmp_path / "mine.csv")
+    nodes = write(tmp_path, "alibaba-gpu-v2023-nodes")
+    monkeypatch.setattr(waits, "CHURNING", (waits.OURS, waits.CENTRAL))
+    sizes = waits.ChurnSizes(Churn(nodes=2, jobs=8, schedulers=2), (0.5, 0.9))
+    monkeypatch.setattr(packing, "QUICK_CHURN", sizes)
+    out = tmp_path / "out.json"
+    words = ["--churn", "--quick", "--pods", str(pods), "--nodes", str(nodes)]
+    assert packing.main([*words, "--json", str(out)]) == 0
+    document = json.loads(out.read_text())
+    assert set(document["waits_s"]) == {"0.5", "0.9"} == set(document["churn_wait_ratio"])
+    assert all(len(x[waits.OURS]) == 1 for x in document["waits_s"].values())
+    assert "| 0.9 | fragmentation |" in capsys.readouterr().out
+
+
+def test_policies_are_of_what_fills(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        packing.main(["--churn", "--policies", PEERS])
+    assert "--churn has its own" in capsys.readouterr().err
 
 
 def test_missing_lists_are_named_with_what_to_type(

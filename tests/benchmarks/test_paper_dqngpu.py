@@ -138,6 +138,7 @@ def test_measured_kinds_are_in_the_order_of_what_they_do_to_others() -> None:
 
 def test_the_tables_of_a_small_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(trainer, "VALIDATION_SETS", range(20_000, 20_001))
+    monkeypatch.setattr(trainer, "KNOWN_SETS", range(21_000, 21_001))
     args = DqnGpuArgs(start_sets=1, start_steps=2, steps=0, validate_every=1)
     few = PolicyGradientArgs(start_sets=1, start_steps=2, iterations=1, sets=1, episodes=2)
     size = Size(

@@ -24,6 +24,8 @@ from hrm.v1 import (
     admin_pb2_grpc,
     common_pb2,
     node_pb2,
+    pipeline_pb2,
+    pipeline_pb2_grpc,
     policy_pb2_grpc,
     queues_pb2_grpc,
 )
@@ -165,6 +167,7 @@ class FakeMaster(admin_pb2_grpc.AdminServiceServicer):
         self.requests: list[Any] = []
         self.policies = FakePolicies()
         self.queues = FakeQueues()
+        self.pipelines = FakePipelines()
         self.log = [b"first line\n", "zweite Zeile: ä".encode()[:-1], "ä".encode()[-1:]]
         self.empty = False
         self.target = ""
@@ -267,6 +270,20 @@ class FakeMaster(admin_pb2_grpc.AdminServiceServicer):
             yield node_pb2.LogChunk(data=data)
 
 
+class FakePipelines(pipeline_pb2_grpc.PipelineServiceServicer):
+    """What was measured of one pipeline."""
+
+    def __init__(self) -> None:
+        self.requests: list[Any] = []
+        self.profiles: list[pipeline_pb2.PipelineProfile] = []
+
+    def GetProfiles(  # noqa: N802
+        self, request: Any, context: grpc.ServicerContext
+    ) -> pipeline_pb2.GetPipelineProfilesResponse:
+        self.requests.append(request)
+        return pipeline_pb2.GetPipelineProfilesResponse(profiles=self.profiles)
+
+
 class _RequireToken(grpc.ServerInterceptor):  # type: ignore[type-arg]
     def __init__(self, token: str) -> None:
         self._wanted = ("authorization", f"Bearer {token}")
@@ -294,6 +311,7 @@ def master(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeMast
     admin_pb2_grpc.add_AdminServiceServicer_to_server(fake, server)
     policy_pb2_grpc.add_PolicyServiceServicer_to_server(fake.policies, server)
     queues_pb2_grpc.add_QueueServiceServicer_to_server(fake.queues, server)
+    pipeline_pb2_grpc.add_PipelineServiceServicer_to_server(fake.pipelines, server)
     fake.target = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
     server.start()
     monkeypatch.setenv("HRM_MASTER", fake.target)

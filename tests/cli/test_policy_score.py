@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from typer.testing import Result
+
+from hrm.cli.corun_scores import document
+from hrm.pipelines.policies.corun.corun_table import read_table
+from hrm.pipelines.policies.corun.gpu_sharing import GpuSharing
+from hrm.pipelines.policies.corun.score_quality import Figure, ScoreQuality
 
 Run = Callable[..., Result]
 
@@ -51,3 +57,22 @@ def test_a_hole_is_an_error_that_names_the_line(hrm: Run, data: Path) -> None:
     assert result.exit_code == 1
     assert "jobs.csv, line 3: sm is empty" in result.stderr
     assert "Traceback" not in result.stderr
+
+
+def test_an_interval_without_bounds_is_null_as_json_has_no_infinity(data: Path) -> None:
+    unbounded = Figure(0.5, -math.inf, math.inf)
+    one = ScoreQuality(
+        score="overload",
+        sharing=GpuSharing.MPS,
+        seen=False,
+        each=unbounded,
+        joint=None,
+        regret=Figure(0.1, 0.0, 0.2),
+        runs=2,
+        choices=1,
+    )
+    (shown,) = document(read_table(data), [one])["scores"]
+    assert shown["rank_each"] == {"value": 0.5, "low": None, "high": None}
+    assert shown["rank_set"] is None
+    assert shown["regret"] == {"value": 0.1, "low": 0.0, "high": 0.2}
+    json.dumps(shown, allow_nan=False)

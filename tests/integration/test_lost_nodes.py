@@ -125,6 +125,10 @@ class BusyQueries(Queries):
         found: str = eventually(just_begun, 60.0, "a slow task has just begun")
         return found
 
+    def all_at_work(self) -> bool:
+        """Has each executor begun a slow task? There are always more of them then."""
+        return all((self.begun / key).exists() for key in self.running())
+
     def kill_at_work(self, there: set[str], eventually: Eventually) -> None:
         killed = self.at_work(there, eventually)
         (process,) = (each for each in self.executors() if Path(each.cwd()).name == killed)
@@ -266,6 +270,7 @@ def _without_the_master(daemons: TwoHosts, queries: BusyQueries, eventually: Eve
 def _preempted(
     cluster: Cluster, queries: BusyQueries, directory: Path, eventually: Eventually
 ) -> None:
+    eventually(queries.all_at_work, 120.0, "each executor has had a slow task")
     stream = cluster.submit(
         "--conf", "spark.executor.instances=2", "--conf", "spark.hrm.class=stream",
         str(APPS / "stream.py"), "processing-time", str(directory / "stop"),

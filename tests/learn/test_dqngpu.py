@@ -223,11 +223,13 @@ def test_a_small_training_makes_a_model_that_decides(start: str, tmp_path: Path)
     ]  # fmt: skip
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(dqngpu, "VALIDATION_SETS", range(20_000, 20_002))
-        patch.setattr(dqngpu, "draw_jobs", lambda: draw_jobs(jobs=(5, 6)))
+        patch.setattr(dqngpu, "KNOWN_SETS", range(21_000, 21_002))
+        patch.setattr(dqngpu, "draw_jobs", lambda **more: draw_jobs(jobs=(5, 6), **more))
         assert dqngpu.main(args) == 0
     model = model_files.find("dqngpu-ddqn", state_dir=tmp_path)
     assert {trial["decisions"] for trial in model.meta["trials"]} == {0, 10, 20}
     best = min(model.meta["trials"], key=lambda trial: trial["makespan_ratio"])
+    assert model.meta["margin_known"] in dqngpu.MARGINS_KNOWN
     assert model.meta["margin"] in dqngpu.MARGINS and best["makespan_ratio"] <= 1.2
     env = GpuSharingEnv(draw_jobs(jobs=(6, 6)), CapacityRule())
     for _ in play(env, following(env, LearnedGpuSharing(model)), 20_001):
@@ -257,4 +259,5 @@ def test_bad_parameters_are_refused(wrong: dict[str, Any], message: str) -> None
 
 
 def test_what_is_trained_on_is_not_what_is_validated_on() -> None:
+    assert max(dqngpu.VALIDATION_SETS) < min(dqngpu.KNOWN_SETS) < max(dqngpu.KNOWN_SETS)
     assert max(dqngpu.VALIDATION_SETS) > min(dqngpu.VALIDATION_SETS) >= dqngpu.TRAINING_SETS

@@ -71,10 +71,13 @@ class Served:
         name = name or container_id_of(workload.application_id, str(number))
         return FakeWorker(self.stub_of(workload), name, identity, **register)
 
-    async def placed(self, task_id: str, **more: Any) -> tuple[FakeWorker, pb.PlacePipelineTask]:
-        """Submit a task, and connect a worker; returns when it has got the order."""
+    async def placed(
+        self, task_id: str, *, gpus: int = 0, **more: Any
+    ) -> tuple[FakeWorker, pb.PlacePipelineTask]:
+        """Submit a task, and connect a worker with so many GPUs; returns when it has got the
+        order."""
         await self.stub.Submit(request(task_id=task_id, **more))
-        worker = self.worker(task_id)
+        worker = self.worker(task_id, gpus=gpus)
         await worker.receive("registered")
         await worker.receive("data")
         return worker, await worker.receive("place")
@@ -137,7 +140,7 @@ class FakeWorker:
     def __init__(self, stub: Any, name: str, identity: str = "i1", **register: Any) -> None:
         self.name = name
         self._outgoing: asyncio.Queue[pb.NodePipelineMessage] = asyncio.Queue()
-        node = Node(capacity(name, cores=1))
+        node = Node(capacity(name, cores=1, gpus=register.pop("gpus", 0)))
         load = pw.from_load(node.core.load(0.0))
         load.policies.extend(register.pop("policies", ()))
         message = pb.RegisterPipelineNode(

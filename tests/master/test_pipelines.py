@@ -15,10 +15,13 @@ from hrm import ownership_keys
 from hrm.config import MasterSettings
 from hrm.core.vocabulary.model import NodeName
 from hrm.errors import InvalidConfig, InvalidRequest
-from hrm.pipelines.core.model import TaskId
+from hrm.pipelines.core.gpu_use import USE_PARTS
+from hrm.pipelines.core.model import Device, Row, TaskId
 from hrm.pipelines.master import kept_tasks
 from hrm.pipelines.master.settings import pipeline_policy, resizing
 from hrm.pipelines.master.streams import WorkerStream
+from hrm.pipelines.policies.corun import Stdm
+from hrm.pipelines.policies.corun.store import merge_estimates
 from hrm.policies.guard import GuardRegistry
 from hrm.v1 import admin_pb2, policy_pb2, policy_pb2_grpc
 from hrm.v1 import pipeline_pb2 as pb
@@ -31,6 +34,7 @@ from tests.master.test_services import TIMEOUT_S
 from tests.spark.fake_master import until
 
 CPU = pb.SubtaskDevice.SUBTASK_DEVICE_CPU
+ROW = Row("kind/a", 0, "")
 
 
 def _spec(**fields: Any) -> pb.PipelineSpec:
@@ -189,6 +193,19 @@ async def test_a_run_that_cannot_have_been_is_ignored_and_no_more_are_kept_than_
         assert {(x.key.subtask, x.device.value) for x in record.timings} == {("a", "cpu")}
 
 
+async def test_a_worker_that_reads_gets_every_change_of_its_users_estimates(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hrm.pipelines.master.estimates.SHARE_PERIOD_S", 0.0)
+    async with serving(tmp_path) as at:
+        worker, _ = await at.placed("t")
+        seen = Stdm(memory_mib=1000.0)
+        for seconds in (1.0, 3.0, 5.0):
+            at.tasks.estimates.of("ada").observe_run(ROW, Device.CPU, seconds)
+            merge_estimates(await worker.receive("estimates"), seen, dict.fromkeys(Device, 1.0))
+        assert seen.run_s(ROW, Device.CPU) == pytest.approx(3.0)
+
+
 async def test_modules_that_cannot_be_written_are_accepted_with_no_task(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -337,6 +354,29 @@ async def test_what_the_queue_refuses_is_refused_to_its_client(tmp_path: Path) -
         with refused(grpc.StatusCode.NOT_FOUND, "root.nowhere"):
             await at.stub.Submit(request(task_id="t", queue="root.nowhere"))
         assert not at.live and at.tasks.files.held_bytes == 0 and not at.tasks._owners
+
+
+async def test_what_a_run_used_of_its_gpu_is_in_its_users_profiles(tmp_path: Path) -> None:
+    spec = pw.from_pipeline(pipeline(subtask("a", on=BOTH)))
+    part = pb.GpuUsePart(gpu=0.5, memory_mib=700.0, cores=0.5, pcie=0.25)
+    async with serving(tmp_path) as at:
+        worker, order = await at.placed("t", gpus=1, pipeline=spec)
+        row = pb.PipelineRow(kind="kind/a", bucket=0, gpu_model="P4")
+        on_gpu = _run(order, row=row, device=pb.SubtaskDevice.SUBTASK_DEVICE_GPU)
+        on_gpu.gpu_use.extend([part] * USE_PARTS)
+        worker.send_update(run=on_gpu)
+        worker.end(order.attempt, b"result")
+        await worker.receive("acknowledge")
+        ask = pb.GetPipelineProfilesRequest(name="p", asker="ada")
+        assert not (await at.stub.GetProfiles(ask)).profiles, "its name is not that of a kind"
+        ask.name = "kind/a"
+        (found,) = (await at.stub.GetProfiles(ask)).profiles
+        assert list(found.gpu_use) == [part] * USE_PARTS
+        assert 0 < found.gpu_s <= 1.0, "no longer than its task exists"
+        ask.asker = "bob"
+        assert not (await at.stub.GetProfiles(ask)).profiles
+        (task,) = (await at.stub.List(pb.ListPipelineTasksRequest(all=True))).tasks
+        assert task.outcome == DONE
 
 
 async def test_one_that_placed_a_task_and_its_steps_is_listed(tmp_path: Path) -> None:

@@ -20,13 +20,16 @@ import pytest
 from hrm import rpc
 from hrm.errors import InvalidConfig
 from hrm.pipelines.core import node_messages as m
+from hrm.pipelines.core.gpu_use import USE_PARTS, GpuUsePart
 from hrm.pipelines.core.model import Device, Row, TaskId
 from hrm.pipelines.core.node_messages import TaskOutcome
 from hrm.pipelines.policies.corun import Stdm
 from hrm.pipelines.policies.corun.store import dump_estimates
 from hrm.pipelines.worker.document import read_document
+from hrm.pipelines.worker.gpu_use_recorder import GpuUseRecording
 from hrm.pipelines.worker.runtime import ALONE_S, WorkerRuntime
 from hrm.v1 import pipeline_pb2 as pb
+from hrm.wire import pipelines as pw
 from tests.pipeline.played_master import (
     LIMIT_S,
     NAME,
@@ -102,6 +105,28 @@ async def test_a_task_is_run_and_its_result_kept_until_it_is_acknowledged(tmp_pa
         master.hang_up()
         assert not (await master.receive("register")).tasks
         assert not directories(tmp_path) and not runtime._unacknowledged
+
+
+async def test_what_a_step_used_of_its_gpu_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use = (GpuUsePart(0.5, 90.0, 0.5, 0.1),) * USE_PARTS
+
+    def recorded(
+        recording: GpuUseRecording, ran_s: float | None, peak_mib: float
+    ) -> tuple[GpuUsePart, ...]:
+        assert ran_s is not None and peak_mib >= 0.0
+        return use if recording._gpu == 3 else ()
+
+    monkeypatch.setattr(GpuUseRecording, "use", recorded)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    gpu: dict[str, Any] = {"gpu_memory_mib": 8000, "gpu_model": "P4"}
+    async with working(tmp_path, **gpu, gpu_device=3) as (runtime, master, _):
+        master.place("t", "on_a_gpu", 3)
+        run = await master.receive("run")
+        assert pw.to_gpu_use(run.gpu_use) == use
+        row = Row("on-a-gpu/visible", 0, "P4")
+        assert runtime.core.estimates.gpu_use(row) == use
 
 
 async def test_what_other_workers_measure_arrives_while_it_runs(tmp_path: Path) -> None:

@@ -276,17 +276,36 @@ def test_a_restart_finds_the_mix_in_what_runs() -> None:
     assert mix.settle() and mix.weights == {(1, 1, 80, 1): 1.0}
 
 
+def test_before_anything_is_requested_whole_gpus_with_their_part_of_the_node_are_expected() -> None:
+    """So what needs no GPU leaves cores beside each of them, whatever comes first."""
+    view = ClusterView(cluster((16, 4), (8, 1)))
+    prior = UnusableShare(view).whole_gpus(view)
+    assert sum(prior.values()) == pytest.approx(1.0)
+    mix = DemandMix(prior)
+    assert mix.settle() and mix.weights == pytest.approx(prior)
+    demand = (1, 1, 50, 1)
+    for number in range(400):
+        mix.count(demand, entries(1, demand, BATCH, f"c{number}"))
+        mix.settle()
+    assert mix.weights[demand] > 0.85, "what comes outweighs what was expected"
+
+
 def test_a_container_that_waits_is_counted_once() -> None:
     mix, demand = DemandMix(), (1, 1, 50, 1)
     waiting = entries(3, demand, BATCH)
     for _ in range(4):
         mix.count(demand, waiting)
     assert mix.counts == {demand: 3}
-    mix.placed(waiting)
-    mix.count(demand, waiting)  # their claims have failed
-    assert mix.counts == {demand: 6}
     mix.count((1, 1, 0, 1), entries(5, (1, 1, 0, 1), BATCH, "cpu"))
-    assert mix.counts == {demand: 6}, "they say nothing about GPUs"
+    assert mix.counts == {demand: 3}, "they say nothing about GPUs"
+
+
+def test_a_backlog_of_thousands_is_counted_once() -> None:
+    mix, demand = DemandMix(), (1, 1, 50, 1)
+    waiting = entries(20_000, demand, BATCH)
+    for _ in range(3):
+        mix.count(demand, waiting)
+    assert mix.counts == {demand: 20_000}
 
 
 def test_the_mix_follows_the_workload_but_not_chance() -> None:

@@ -195,6 +195,8 @@ CAUGHT_UNDER: dict[Callable[[pytest.MonkeyPatch], None], Plan] = {
     pipelines.ends_are_forgotten: pipelines.busy_workers(1),
     pipelines.workloads_that_do_not_end: pipelines.busy_workers(0),
     pipelines.workers_that_do_not_yield: pipelines.few_cores(0),
+    pipelines.latest_task_first: pipelines.few_cores(0),
+    pipelines.remaining_times_freeze: pipelines.busy_workers(0),
 }
 
 

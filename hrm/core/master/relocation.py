@@ -35,7 +35,7 @@ from typing import NamedTuple
 import numpy as np
 
 from hrm.core.master.entities import Container
-from hrm.core.master.returns import may_return, return_waiting
+from hrm.core.master.returns import may_return, return_waiting, starts_where_it_waits
 from hrm.core.master.state import MasterState
 from hrm.core.queue.yielding import spare
 from hrm.core.vocabulary.columns import Ints
@@ -261,9 +261,15 @@ class Relocation:
                     yield container, entry.demand
 
     def _may_move(self, container: Container, now: float) -> bool:
+        """Where it starts where it waits, by all that is known, it would be placed there again: a
+        node may run what this master does not know yet, whose store was lost."""
         wait_s = self._master_state.bounds.relocation_wait_s
         has_waited = now - container.assigned_at_s >= wait_s
-        return has_waited and may_return(self._master_state, container, now)
+        return (
+            has_waited
+            and may_return(self._master_state, container, now)
+            and not starts_where_it_waits(self._master_state, container)
+        )
 
 
 def _some(rows: Ints, start: int) -> tuple[Ints, int]:

@@ -36,7 +36,6 @@ from hrm.pipelines.core.forgetting import ForgettingOrder
 from hrm.pipelines.core.model import (
     Choice,
     ClusterPolicy,
-    Device,
     LearningEstimates,
     PipelineClusterView,
     PipelineSpec,
@@ -50,7 +49,8 @@ from hrm.pipelines.core.node_messages import (
     RunOutcome,
     TaskOutcome,
 )
-from hrm.pipelines.core.order import DueOrder, due_at_s
+from hrm.pipelines.core.order import DueOrder, WorkStep
+from hrm.pipelines.core.reported_runs import learn
 from hrm.pipelines.core.table import Mask, NodeTable
 from hrm.pipelines.core.task_record import TaskRecord, is_possible, outcome_in_words
 
@@ -104,13 +104,14 @@ class PipelineCluster:
         self.ended: dict[TaskId, TaskRecord] = {} if ended is None else ended
         kept = self.bounds.ended_kept
         self.order = ForgettingOrder(kept, unfetched_max=kept) if order is None else order
-        self.queue: DueOrder[TaskId] = DueOrder()
+        self.queue: DueOrder[TaskId] = DueOrder(self.table.remaining_s)
         self.stranded: dict[TaskId, None] = {}
         self.away: dict[TaskId, float] = {}
         self.policy_faults = 0
         self.latest_fault = ""
         self._fallback = LeastWait()
         self._arrivals: deque[float] = deque()
+        self._arrived = 0
         self._awake: Wakefulness | None = None
         self._commands: list[m.ClusterCommand] = []
 
@@ -130,8 +131,7 @@ class PipelineCluster:
                 self._submit(event)
             case m.TaskRecovered():
                 task_id = event.task.task_id
-                why = "it may be at a worker that has not come back yet"
-                self.tasks[task_id] = TaskRecord(event.task, why=why)
+                self._record(event.task).why = "it may be at a worker that has not come back yet"
                 self.away[task_id] = event.until_s
             case m.RecoveryEnded():
                 self.away = dict.fromkeys(self.away, event.now)
@@ -164,7 +164,7 @@ class PipelineCluster:
     # --- queries ------------------------------------------------------------------------------
 
     def places(self) -> dict[TaskId, int]:
-        """How many tasks are ahead of each in the queue: for ``explain`` of many."""
+        """How many tasks are ahead of each in the queue, as it is now: for ``explain`` of many."""
         return {task_id: ahead for ahead, task_id in enumerate(self.queue)}
 
     def explain(
@@ -185,7 +185,10 @@ class PipelineCluster:
         if record.outcome is not None:
             return outcome_in_words(record)
         if record.node is None:
-            ahead = (self.places() if places is None else places).get(task_id, 0)
+            if places is not None:
+                ahead = places.get(task_id, 0)
+            else:
+                ahead = self.queue.ahead(task_id) if task_id in self.queue else 0
             before = f", {ahead} before it" if ahead else ""
             past = f"; before that: {record.before}" if record.before else ""
             # Those behind the head are not looked at: they wait for what that waits for.
@@ -230,10 +233,15 @@ class PipelineCluster:
                 f"{waiting} pipeline tasks wait for a node already, and pipeline_queue_limit is "
                 f"{self.bounds.queue_limit}; submit more when some have ended, or raise it"
             )
-        self.tasks[task_id] = TaskRecord(event.task)
+        self._record(event.task)
         self._enqueue(task_id)
         self._forget_arrivals(event.now)
         self._arrivals.append(event.now)
+
+    def _record(self, task: TaskSpec) -> TaskRecord:
+        self._arrived += 1
+        record = self.tasks[task.task_id] = TaskRecord(task, arrival=self._arrived)
+        return record
 
     def _cancel(self, event: m.CancelAsked) -> None:
         record = self.tasks.get(event.task_id)
@@ -257,18 +265,8 @@ class PipelineCluster:
         if not is_possible(record, timing):
             return
         record.timings.append(timing)
-        capacity = self.table.nodes[event.name].capacity
-        if timing.outcome is RunOutcome.DONE:
-            on_cpu = timing.device is Device.CPU
-            self.estimates.observe_run(
-                timing.row,
-                timing.device,
-                timing.ran_s * (capacity.cpu_speed if on_cpu else capacity.gpu_speed),
-                timing.memory_mib,
-                timing.gpu_memory_mib,
-                timing.co_runners,
-            )
-        self.estimates.observe_cells(timing.row, timing.cells)
+        worker = self.table.nodes[event.name]
+        learn(self.estimates, event.report, record.spec, worker.capacity, worker.rows, event.now)
         self._commands.append(m.ReportTiming(node=event.name, report=event.report))
 
     def _current(self, name: NodeName, what: ReportSubtask | EndTask) -> TaskRecord | None:
@@ -451,12 +449,10 @@ class PipelineCluster:
     # --- placing ------------------------------------------------------------------------------
 
     def _enqueue(self, task_id: TaskId) -> None:
-        """Its place follows from what was known of its time when it came, and stays."""
         record = self.tasks[task_id]
-        if record.due_s is None:
-            remaining_s = self.table.least_s(record.spec)
-            record.due_s = due_at_s(record.spec.submitted_at_s, remaining_s)
-        self.queue.add(task_id, record.due_s)
+        spec, bucket = record.spec, size_bucket(record.spec.size_mb)
+        work = tuple(WorkStep(one.kind, bucket, one.devices) for one in spec.pipeline.subtasks)
+        self.queue.add(task_id, work, spec.submitted_at_s, record.arrival)
 
     def _strand(self, task_id: TaskId) -> None:
         self.queue.discard(task_id)

@@ -45,14 +45,13 @@ ATTEMPTS_MAX = 1 << 10
 from what it was by a multiple of this, and is below all of this one's."""
 
 
-_EPOCHS = 1 << 20
-"""Epochs wrap around here, so that an attempt within an epoch has 30 bits."""
-
-
-def attempts_before(epoch: int) -> int:
-    """What a master adds to its own numbers of attempts on the wire, so that a worker that still
-    has a task of an earlier one, under an id that a client has reused, can distinguish them."""
-    return epoch % _EPOCHS * ATTEMPTS_MAX
+def attempts_before(began_s: float) -> int:
+    """What a master that began then adds to its own numbers of attempts on the wire, so that a
+    worker that still has a task of an earlier one, under an id that a client has reused, can
+    distinguish them. An epoch does not set masters apart, where a store is an older copy; times do,
+    in milliseconds. After a clock that went back, an earlier master's attempts are beyond this
+    one's, and end as those that nobody knows."""
+    return round(1_000 * began_s) * ATTEMPTS_MAX
 
 
 def placement_number(attempt: int) -> int:

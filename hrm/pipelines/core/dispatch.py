@@ -1,18 +1,20 @@
 """What starts next on a node: subtasks with priority, the policy, the check of its starts.
 
 A policy chooses devices and co-runners, not whose turn it is: it is shown a *window*, the subtasks
-of the tasks that are due first (``order``), for each kind of device as many as the node can run
-there at once. The rest waits behind it, however well it would suit a device: under overload a
-policy that chooses among all that is ready begins many tasks and ends few.
+of the tasks that are due first (``order``). The rest waits behind it, however well it would suit a
+device: under overload a policy that chooses among all that is ready begins many tasks and ends few.
+The window has as many as can be of use on a device: one for each core, ``QUEUED_MAX`` for each GPU.
+Those that run on a core only, on a GPU only, and on either (the larger of the two numbers) are
+counted apart: what waits for a GPU hides nothing that an idle core could run.
 
 Two kinds of subtasks are started before the policy is called:
 
-- a row of which fewer than two metrics were measured, one at a time on each device: the run itself
-  is the profile (section 3.1);
-- one that is *overdue*: ``passes_max`` others that were due after it have started before it. It
-  goes where it is expected to end first; what it needs there and cannot have yet is reserved for
-  it. (Section 3.4 has this for what has waited five times its run time, which under overload is
-  everything.)
+- one that is *overdue*: ``passes_max`` others that were due after it have started while it was in
+  the window. It goes where it is expected to end first; what it needs there and cannot have yet is
+  reserved for it, and nothing else starts there. (Section 3.4 has this for what has waited five
+  times its run time, which under overload is everything.)
+- then a row of which fewer than two metrics were measured, one at a time on each device: the run
+  itself is the profile (section 3.1).
 
 A policy that fails is replaced for this one call by first fit; infeasible starts are refused. Both
 are counted. If nothing runs and the policy starts nothing, the core starts what has waited longest.
@@ -22,10 +24,13 @@ Source: LDWP + IAWP, sections 3.1 and 3.4.
 
 from __future__ import annotations
 
+import heapq
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from hrm.pipelines.core import feasibility
+from hrm.pipelines.core.feasibility import QUEUED_MAX
 from hrm.pipelines.core.model import (
     Device,
     LearningEstimates,
@@ -36,7 +41,7 @@ from hrm.pipelines.core.model import (
     SubtaskKey,
 )
 from hrm.pipelines.core.node_resources import NodeResources
-from hrm.pipelines.core.order import DueOrder
+from hrm.pipelines.core.order import DueOrder, Rank, Work
 
 __all__ = [
     "FOR_NOTHING_ELSE",
@@ -65,28 +70,46 @@ class NodeBounds:
 
 
 class ReadyList:
-    """The subtasks that may start, in the order in which their tasks are due."""
+    """The subtasks that may start, in the order in which their tasks are due.
 
-    def __init__(self) -> None:
-        self._order: DueOrder[SubtaskKey] = DueOrder()
+    Those that can run on the same devices have an order of their own, so that the first ones for a
+    device are found without passing over all that cannot run there.
+    """
+
+    def __init__(self, remaining_s: Callable[[Work], float]) -> None:
+        self._remaining_s = remaining_s
+        self._orders: dict[frozenset[Device], DueOrder[SubtaskKey]] = {}
         self._ready: dict[SubtaskKey, ReadySubtask] = {}
+        self._numbers: dict[SubtaskKey, int] = {}
         self._passes: dict[SubtaskKey, int] = {}
+        self._added = 0
 
-    def add(self, ready: ReadySubtask) -> None:
-        self._ready[ready.key] = ready
-        self._order.add(ready.key, ready.due_s)
+    def rank(self, ready: ReadySubtask, work: Work, submitted_at_s: float) -> None:
+        """Its task has ``work`` left, and was submitted then. Also one that is there: it keeps its
+        number and its passes."""
+        key, known = ready.key, self._ready.get(ready.key)
+        if known is not None:
+            self._orders[known.devices].discard(key)
+        else:
+            self._added += 1
+            self._numbers[key] = self._added
+        self._ready[key] = ready
+        order = self._orders.setdefault(ready.devices, DueOrder(self._remaining_s))
+        order.add(key, work, submitted_at_s, self._numbers[key])
 
     def discard(self, key: SubtaskKey) -> None:
         """Also one that is not there."""
-        self._order.discard(key)
-        self._ready.pop(key, None)
-        self._passes.pop(key, None)
+        known = self._ready.pop(key, None)
+        if known is not None:
+            self._orders[known.devices].discard(key)
+            del self._numbers[key]
+            self._passes.pop(key, None)
 
     def get(self, key: SubtaskKey) -> ReadySubtask | None:
         return self._ready.get(key)
 
     def passes(self, key: SubtaskKey) -> int:
-        """How many that were due after it have started before it."""
+        """How many that were due after it have started while it was in the window."""
         return self._passes.get(key, 0)
 
     def passed(self, by: SubtaskKey, window: Iterable[ReadySubtask]) -> None:
@@ -98,24 +121,20 @@ class ReadyList:
                 self._passes[one.key] = self.passes(one.key) + 1
 
     def window(self, most: Mapping[Device, int]) -> tuple[ReadySubtask, ...]:
-        """The first ``most`` that have a version for a device, for each device."""
-        left, found = dict(most), []
-        for key in self._order:
-            if not any(left.values()):
-                break
-            ready = self._ready[key]
-            shown = [device for device in ready.devices if left.get(device)]
-            if shown:
-                found.append(ready)
-            for device in shown:
-                left[device] -= 1
-        return tuple(found)
+        """Of those that can run on the same devices, the first ones: ``most`` for one of these."""
+        shown: list[tuple[Rank, SubtaskKey]] = []
+        for devices, order in self._orders.items():
+            count = max((most.get(device, 0) for device in devices), default=0)
+            shown += itertools.islice(order.ranked(), count)
+        return tuple(self._ready[key] for _, key in sorted(shown))
 
     def __getitem__(self, key: SubtaskKey) -> ReadySubtask:
         return self._ready[key]
 
     def __iter__(self) -> Iterator[SubtaskKey]:
-        return iter(self._order)
+        """All of them, in order."""
+        ranked = (order.ranked() for order in self._orders.values())
+        return (key for _, key in heapq.merge(*ranked))
 
     def __len__(self) -> int:
         return len(self._ready)
@@ -149,7 +168,7 @@ class Dispatcher:
         capacity = resources.capacity
         self._most = {
             Device.CPU: capacity.cores,
-            Device.GPU: feasibility.CAPS.co_runners_max * len(capacity.gpus),
+            Device.GPU: QUEUED_MAX * len(capacity.gpus),
         }
 
     def window(self) -> tuple[ReadySubtask, ...]:
@@ -168,13 +187,16 @@ class Dispatcher:
         """Start all that may start now: by priority, by the policy, or else the oldest."""
         if not self._ready:
             return
+        ready_before = len(self._ready)
         self._window = self.window()
-        if self._bounds.profiling:
-            self._start_profiles(now)
         held, memory_held = self._start_overdue(now)
+        if self._bounds.profiling:
+            self._start_profiles(now, held, memory_held)
         if not self._ready:
             return
-        self._window = ready = self.window()
+        if len(self._ready) < ready_before:
+            self._window = self.window()
+        ready = self._window
         view = self._resources.view(now, ready, held=held, memory_held=memory_held)
         try:
             starts = self.policy.dispatch(view)
@@ -238,12 +260,13 @@ class Dispatcher:
                 return StartDecision(ready.key, device, number, why)
         return None
 
-    def _start_profiles(self, now: float) -> None:
+    def _start_profiles(self, now: float, held: frozenset[int], memory_held: bool) -> None:
         """Little-known rows, where they are expected to end first, one run per device."""
         little = [
             ready
             for ready in self._window
-            if self._estimates.measured_cells(ready.row) < _PROFILED_CELLS
+            if ready.key in self._ready
+            and self._estimates.measured_cells(ready.row) < _PROFILED_CELLS
         ]
         if not little:
             return
@@ -258,7 +281,8 @@ class Dispatcher:
                 for place in self._places(ready)
                 if not (on_core if place[0] is Device.CPU else place in profiling)
             ]
-            start = self._first_fit(ready, self._resources.view(now, ()), FOR_PROFILE, places)
+            view = self._resources.view(now, (), held=held, memory_held=memory_held)
+            start = self._first_fit(ready, view, FOR_PROFILE, places)
             if start is not None:
                 self._start(start, now, True)
                 rows.add(ready.row)
@@ -266,22 +290,21 @@ class Dispatcher:
                 on_core = on_core or start.device is Device.CPU
 
     def _start_overdue(self, now: float) -> tuple[frozenset[int], bool]:
-        """Start what is overdue; for the first that does not fit, reserve a GPU or the memory."""
+        """Start what is overdue; for what does not fit, reserve a GPU, or all memory. A core needs
+        no reservation: the next one that is idle is given away here first."""
+        held: frozenset[int] = frozenset()
         for ready in self._window:
-            if ready.key not in self._ready or (
-                self._ready.passes(ready.key) < self._bounds.passes_max
-            ):
+            if self._ready.passes(ready.key) < self._bounds.passes_max:
                 continue
-            view = self._resources.view(now, ())
-            place = self._soonest(ready, view)
-            if not feasibility.refusal(view, ready, *place):
-                self._start(StartDecision(ready.key, *place, FOR_WAITING), now, False)
-                continue
-            if ready.memory_mib > self._resources.memory_free_mib:
-                return frozenset(), True
-            device, number = place
-            return frozenset([number] if device is Device.GPU else []), False
-        return frozenset(), False
+            view = self._resources.view(now, (), held=held)
+            device, number = self._soonest(ready, view)
+            if not feasibility.refusal(view, ready, device, number):
+                self._start(StartDecision(ready.key, device, number, FOR_WAITING), now, False)
+            elif ready.memory_mib > self._resources.memory_free_mib:
+                return held, True
+            elif device is Device.GPU:
+                held |= {number}
+        return held, False
 
     def _soonest(self, ready: ReadySubtask, view: NodeView) -> tuple[Device, int]:
         """Where it is expected to end first, what runs there now included."""

@@ -15,7 +15,16 @@ from dataclasses import dataclass
 from hrm.pipelines.core.model import Device, Estimates, GpuView, NodeView, ReadySubtask, SubtaskSpec
 from hrm.pipelines.core.node_messages import NodeCapacity
 
-__all__ = ["CAPS", "Caps", "fits_gpu", "gpu_need_mib", "host_need_mib", "never_fits", "refusal"]
+__all__ = [
+    "CAPS",
+    "QUEUED_MAX",
+    "Caps",
+    "fits_gpu",
+    "gpu_need_mib",
+    "host_need_mib",
+    "never_fits",
+    "refusal",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +37,10 @@ class Caps:
 
 
 CAPS = Caps()
+
+QUEUED_MAX = 8
+"""The most steps that a node policy is given to choose from for each GPU: the length of IAWP's GPU
+queue (section 3.1), twice what runs there at once."""
 
 
 def host_need_mib(subtask: ReadySubtask, estimates: Estimates) -> float:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import bisect
 import enum
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, NewType, Protocol
 
@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hrm.core.vocabulary.model import NodeName, WorkloadClass
+from hrm.pipelines.core.gpu_use import GpuUsePart
 
 __all__ = [
     "CO_RUN_FEATURES",
@@ -166,6 +167,12 @@ class Estimates(Protocol):
     def gpu_memory_mib(self, row: Row) -> float:
         """Device memory of the GPU version, MiB."""
 
+    def runs_alone(self, row: Row) -> int:
+        """How many runs without co-runners on a GPU are known; large numbers may be cut off."""
+
+    def gpu_use(self, row: Row) -> tuple[GpuUsePart, ...]:
+        """What runs alone on a GPU have used of it over their lives; empty: not measured."""
+
 
 class LearningEstimates(Estimates, Protocol):
     """Estimates that measurements update. Each core keeps one and passes all measurements to it."""
@@ -175,6 +182,17 @@ class LearningEstimates(Estimates, Protocol):
 
     def measured_cells(self, row: Row) -> int:
         """How many metrics of the row were measured; with fewer than two it is to be profiled."""
+
+    def measured_s(self, row: Row, device: Device) -> float | None:
+        """Time of exactly this row, seconds; None: it never ran on the device. On a core it may be
+        one that was measured next to GPUs of another model."""
+
+    def measured_models(self, kind: str) -> Collection[str]:
+        """The models of GPU of the rows of this kind of which something was measured."""
+
+    @property
+    def changes(self) -> int:
+        """Increases whenever something that was measured here may have changed."""
 
     def observe_run(
         self,
@@ -191,6 +209,9 @@ class LearningEstimates(Estimates, Protocol):
     def observe_cells(self, row: Row, cells: Mapping[str, float]) -> None:
         """What a profile measured: shares 0..1 by name (``CO_RUN_FEATURES``, "cpu")."""
 
+    def observe_gpu_use(self, row: Row, use: Sequence[GpuUsePart]) -> None:
+        """A run that was alone on its GPU used this of it."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadySubtask:
@@ -205,8 +226,6 @@ class ReadySubtask:
     """What it is charged while it runs, MiB; 0: the estimate of its row."""
     gpu_memory_mib: float = 0.0
     """The same on a GPU. More than estimated where a run before this one had too little."""
-    due_s: float = 0.0
-    """Its task's place in the order of tasks (``hrm.pipelines.core.order``)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,6 +238,8 @@ class GpuView:
     memory_used_mib: float
     utilisation: float
     running: tuple[Row, ...] = ()
+    elapsed_s: tuple[float, ...] = ()
+    """Of each that runs there, since its start; empty: not known."""
     remaining_s: float = 0.0
     """Estimated time until all that runs there has ended."""
 

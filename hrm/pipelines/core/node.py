@@ -30,7 +30,7 @@ from hrm.pipelines.core.model import (
 )
 from hrm.pipelines.core.node_messages import RunOutcome, TaskOutcome
 from hrm.pipelines.core.node_resources import NodeResources, node_load
-from hrm.pipelines.core.order import due_at_s
+from hrm.pipelines.core.order import RemainingTimes, Speeds
 from hrm.pipelines.core.subtasks import (
     NodeTask,
     PlacedSubtask,
@@ -74,12 +74,9 @@ class PipelineNode:
         self.draining = False
         self.finishing = False
         """No further step starts here."""
-        self._devices = frozenset(
-            device
-            for device, has in ((Device.CPU, capacity.cores), (Device.GPU, capacity.gpus))
-            if has
-        )
-        self._ready = ReadyList()
+        # Its estimates are those of its own speed.
+        here = Speeds(capacity.gpu_model, float(capacity.cores > 0), float(bool(capacity.gpus)))
+        self._ready = ReadyList(RemainingTimes(estimates, [here]))
         self.dispatcher = Dispatcher(
             policy,
             self.resources,
@@ -171,6 +168,7 @@ class PipelineNode:
                 return
         self.tasks[spec.task_id] = task
         self._release_followers(task, now)
+        self._rank(task)
 
     def _release_followers(self, task: NodeTask, now: float) -> None:
         """Make subtasks ready that have all their inputs."""
@@ -181,11 +179,19 @@ class PipelineNode:
                     task, one, SubtaskHappening.INPUTS_DONE, now, "its inputs are there"
                 )
 
+    def _rank(self, task: NodeTask) -> None:
+        """Give its ready steps their place in the order, by what the task has left now."""
+        ready = [one.ready for one in task.subtasks.values() if one.ready is not None]
+        work = task.work() if ready else ()
+        for one in ready:
+            self._ready.rank(one, work, task.spec.submitted_at_s)
+
     def _make_ready(
         self, task: NodeTask, one: PlacedSubtask, by: SubtaskHappening, now: float, why: str
     ) -> None:
-        """It may start now. Its charge is fixed here: an estimate above the capacity may be wrong,
-        and must not keep it from an empty node; a known need above the capacity does."""
+        """It may start once its task is ranked. Its charge is fixed here: an estimate above the
+        capacity may be wrong, and must not keep it from an empty node; a known need above the
+        capacity does."""
         capacity, estimates = self.capacity, self.estimates
         capacity_mib = max((gpu.memory_mib for gpu in capacity.gpus), default=0.0)
         capacity_mib *= CAPS.gpu_memory_share
@@ -209,9 +215,7 @@ class PipelineNode:
             workload_class=task.workload_class,
             memory_mib=one.spec.memory_mib or host_mib,
             gpu_memory_mib=gpu_mib,
-            due_s=due_at_s(task.spec.submitted_at_s, task.remaining_s(estimates, self._devices)),
         )
-        self._ready.add(one.ready)
 
     def _withdraw(self, event: m.TaskWithdrawn) -> None:
         task = self.tasks.get(event.task_id)
@@ -368,9 +372,17 @@ class PipelineNode:
         if outcome is RunOutcome.DONE:
             took = (timing.ran_s, timing.memory_mib, timing.gpu_memory_mib)
             self.estimates.observe_run(run.row, run.device, *took, timing.co_runners)
-        report = m.ReportSubtask(task_id=task.spec.task_id, attempt=task.attempt, timing=timing)
-        self._commands.append(report)
+        alone = outcome is RunOutcome.DONE and run.device is Device.GPU and not run.co_runner_s
+        gpu_use = event.gpu_use if alone else ()
+        if gpu_use:
+            self.estimates.observe_gpu_use(run.row, gpu_use)
+        self._commands.append(
+            m.ReportSubtask(
+                task_id=task.spec.task_id, attempt=task.attempt, timing=timing, gpu_use=gpu_use
+            )
+        )
         self._next_state(task, one, run, outcome, message, event.now)
+        self._rank(task)
 
     def _timing(
         self, run: Run, event: m.SubtaskEnded, outcome: RunOutcome, message: str

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from hrm.core.vocabulary.model import NodeName
+from hrm.pipelines.core.gpu_use import GpuUsePart
 from hrm.pipelines.core.model import Device, Row, SubtaskKey, TaskId, TaskSpec
 
 __all__ = [
@@ -184,6 +185,8 @@ class SubtaskEnded:
     ran_s: float | None = None
     memory_mib: float = 0.0
     gpu_memory_mib: float = 0.0
+    gpu_use: tuple[GpuUsePart, ...] = ()
+    """Of its GPU over its life; empty: not measured, or not alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -272,11 +275,13 @@ class StopSubtask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportSubtask:
-    """Report a run that is over to the master."""
+    """Report a run that is over to the master. ``gpu_use``: of its GPU, which it had alone; it is
+    no part of the timing, which clients get and the master keeps."""
 
     task_id: TaskId
     attempt: int
     timing: SubtaskTiming
+    gpu_use: tuple[GpuUsePart, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -46,16 +46,19 @@ class Card:
         return sum(run.gpu_memory_mib for run in self.runs.values())
 
     def view(self, now: float, estimates: Estimates, *, held: bool = False) -> GpuView:
-        """``held``: reserved for a subtask that has waited too long; it shows as fully busy."""
+        """``held``: reserved for a subtask that has waited too long; it shows as full."""
         utilisation = 1.0 if held else self.predicted() + self.correction
         remaining_s = max((run.remaining_s(now) for run in self.runs.values()), default=0.0)
         return GpuView(
             index=self.card.index,
             model=self.card.model,
             memory_mib=self.card.memory_mib,
-            memory_used_mib=max(self.reserved_mib(), self.measured_mib),
+            memory_used_mib=self.card.memory_mib
+            if held
+            else max(self.reserved_mib(), self.measured_mib),
             utilisation=min(1.0, max(0.0, utilisation)),
             running=tuple(run.row for run in self.runs.values()),
+            elapsed_s=tuple(max(0.0, now - run.started_at_s) for run in self.runs.values()),
             remaining_s=remaining_s,
         )
 

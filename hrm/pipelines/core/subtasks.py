@@ -15,7 +15,6 @@ from hrm.core.vocabulary.event_table import EventTable, Ignored, Impossible, Lif
 from hrm.core.vocabulary.model import WorkloadClass
 from hrm.pipelines.core.model import (
     Device,
-    LearningEstimates,
     ReadySubtask,
     Row,
     SubtaskKey,
@@ -23,7 +22,7 @@ from hrm.pipelines.core.model import (
     TaskSpec,
 )
 from hrm.pipelines.core.node_messages import RunOutcome, SubtaskTiming, TaskOutcome
-from hrm.pipelines.core.order import known_s
+from hrm.pipelines.core.order import Work, WorkStep
 
 __all__ = ["SUBTASK", "NodeTask", "PlacedSubtask", "Run", "SubtaskHappening", "SubtaskState"]
 
@@ -161,13 +160,10 @@ class NodeTask:
     def running(self) -> list[Run]:
         return [one.run for one in self.subtasks.values() if one.run is not None]
 
-    def remaining_s(self, estimates: LearningEstimates, devices: frozenset[Device]) -> float:
-        """Work that is left, seconds, each subtask alone on the faster of ``devices``."""
-        return sum(
-            known_s(estimates, one.row, one.devices & devices)
-            for one in self.subtasks.values()
-            if not one.over
-        )
+    def work(self) -> Work:
+        """What is left, running steps included."""
+        left = (one for one in self.subtasks.values() if not one.over)
+        return tuple(WorkStep(one.row.kind, one.row.bucket, one.devices) for one in left)
 
 
 @dataclass(slots=True, eq=False, kw_only=True)

@@ -27,7 +27,8 @@ from hrm.pipelines.core.model import (
     row_of,
 )
 from hrm.pipelines.core.node_messages import NodeCapacity, NodeLoad
-from hrm.pipelines.core.order import known_s
+from hrm.pipelines.core.order import RemainingTimes, Speeds
+from hrm.pipelines.core.reported_runs import RowsOfWorker
 
 __all__ = ["NodeRow", "NodeTable"]
 
@@ -45,8 +46,9 @@ Column = npt.NDArray[np.float64]
 @dataclass(slots=True, eq=False)
 class NodeRow:
     """One node. ``placed``: every task that is placed there; ``unreported``: the estimated work,
-    seconds, of those that its latest report does not include; ``gave_back``: it returned a task
-    since that report; ``excused_at_s``: its silence does not count until then."""
+    seconds, of those that its latest report does not include; ``rows``: of the tasks that it has
+    had; ``gave_back``: it returned a task since that report; ``excused_at_s``: its silence does
+    not count until then."""
 
     capacity: NodeCapacity
     reported_at_s: float
@@ -56,6 +58,7 @@ class NodeRow:
     excused_at_s: float = 0.0
     placed: dict[TaskId, TaskSpec] = field(default_factory=dict)
     unreported: dict[TaskId, float] = field(default_factory=dict)
+    rows: RowsOfWorker = field(default_factory=RowsOfWorker)
 
     @property
     def machine(self) -> str:
@@ -67,6 +70,8 @@ class NodeTable:
 
     def __init__(self, estimates: LearningEstimates) -> None:
         self.estimates = estimates
+        self.remaining_s = RemainingTimes(estimates)
+        """Of a task's work, on the nodes that are here."""
         self.nodes: dict[NodeName, NodeRow] = {}
         self.names: tuple[NodeName, ...] = ()
         self._index: dict[NodeName, int] = {}
@@ -91,6 +96,7 @@ class NodeTable:
         self._platforms = tuple(row.capacity.platform for row in self.nodes.values())
         models = {row.capacity.gpu_model: 0 for row in self.nodes.values()}
         self._models = list(models)
+        self.remaining_s.set_machines(_speeds(row.capacity) for row in self.nodes.values())
         self._columns = {name: np.zeros(len(self.names)) for name in _COLUMNS}
         self._alive = np.zeros(len(self.names), dtype=np.bool_)
         for name in self.names:
@@ -124,6 +130,7 @@ class NodeTable:
     def placed(self, name: NodeName, task: TaskSpec) -> None:
         row = self.nodes[name]
         row.placed[task.task_id] = task
+        row.rows.add(task, row.capacity.gpu_model)
         row.unreported[task.task_id] = self.work_s(task, row.capacity)
         self.recount(name)
 
@@ -234,17 +241,6 @@ class NodeTable:
             total = np.maximum(total, ends[one.name])
         return total
 
-    def least_s(self, task: TaskSpec) -> float:
-        """Estimated work of the task, seconds, each subtask where it is fastest of all nodes."""
-        self.declare(task.pipeline, task.size_mb)
-        return sum(
-            min(
-                known_s(self.estimates, row_of(one, task.size_mb, model), one.devices)
-                for model in self._models or [""]
-            )
-            for one in task.pipeline.subtasks
-        )
-
     def work_s(self, task: TaskSpec, capacity: NodeCapacity) -> float:
         """Estimated seconds of work that the task adds to a node, each subtask where faster."""
         work_s = 0.0
@@ -278,3 +274,12 @@ class NodeTable:
             alive=self._alive.copy(),
             **columns,
         )
+
+
+def _speeds(capacity: NodeCapacity) -> Speeds:
+    """The master's estimates are those of speed 1."""
+    return Speeds(
+        capacity.gpu_model,
+        capacity.cpu_speed if capacity.cores else 0.0,
+        capacity.gpu_speed if capacity.gpus else 0.0,
+    )

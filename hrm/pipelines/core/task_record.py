@@ -20,14 +20,13 @@ _CHOSEN_MAX = 20
 
 @dataclass(slots=True, eq=False)
 class TaskRecord:
-    """The state of a task. ``due_s``: its place in the queue (``order``), None before its first;
-    ``node``: where it is placed, None in the queue and at the end; ``attempt`` counts placements;
-    ``losses``: those of them that failed; ``refused_at``: machines that could not run it;
-    ``before``: why its latest placement failed; ``placed_by``, ``fallback``: of its node, as in
-    ``Choice``."""
+    """The state of a task. ``arrival``: its number among those that came here; ``node``: where it
+    is placed, None in the queue and at the end; ``attempt`` counts placements; ``losses``: those of
+    them that failed; ``refused_at``: machines that could not run it; ``before``: why its latest
+    placement failed; ``placed_by``, ``fallback``: of its node, as in ``Choice``."""
 
     spec: TaskSpec
-    due_s: float | None = None
+    arrival: int = 0
     node: NodeName | None = None
     attempt: int = 0
     losses: int = 0

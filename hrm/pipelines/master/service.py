@@ -14,7 +14,8 @@ import structlog
 from hrm import clock, ownership_keys, rpc_server
 from hrm.core.vocabulary.model import ContainerId, NodeName
 from hrm.errors import AlreadyExists, HrmError, InvalidRequest, LimitReached, NotFound
-from hrm.identity.caller import caller, check_scope, is_own, user_of
+from hrm.identity.caller import caller, check_scope, check_user, is_own, user_of
+from hrm.identity.roles import IdentityKind
 from hrm.master.paging import check_limit, page
 from hrm.pipelines.core import cluster_messages as m
 from hrm.pipelines.core.model import TaskId
@@ -139,6 +140,16 @@ class PipelineService(pipeline_pb2_grpc.PipelineServiceServicer):
             next_page_token=token,
         )
 
+    async def GetProfiles(  # noqa: N802
+        self, request: pb.GetPipelineProfilesRequest, context: _Context
+    ) -> pb.GetPipelineProfilesResponse:
+        if not request.name:
+            raise InvalidRequest("name: give a pipeline, or the kind of one of its steps")
+        by_cluster = caller().kind is IdentityKind.CLUSTER
+        user = request.user or (request.asker if by_cluster else caller().name)
+        check_user("what was measured", user)
+        return pw.from_profiles(self._tasks.estimates.profiles(user, request.name))
+
     def _listed(self, record: TaskRecord, places: Mapping[TaskId, int]) -> pb.PipelineTaskInfo:
         """Where it is, what it waits for and how it failed may quote data: for its user and
         operators alone."""
@@ -200,11 +211,12 @@ class PipelineService(pipeline_pb2_grpc.PipelineServiceServicer):
             await self._tasks.take_report(name, message)
 
     async def _write(self, name: NodeName, stream: WorkerStream, context: _Context) -> None:
-        estimates = self._tasks.estimates_for(name)
+        estimates = self._tasks.estimates.whole(name)
         await context.write(pipeline_stream.registered(self._heartbeat_interval_s, estimates))
         while (item := await stream.queue.get()) is not None:
             if isinstance(item, pb.MasterPipelineMessage):
                 await context.write(item)
+                stream.written(item)
             else:
                 await self._place(item, context)
 

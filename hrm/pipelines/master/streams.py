@@ -96,6 +96,8 @@ class WorkerStream:
         self.closed = False
         self.stream_ended = asyncio.Event()
         """Set with ``closed``: the handler ends the stream, whatever it waits for."""
+        self._offered: pb.MasterPipelineMessage | None = None
+        """The last that ``offer`` has queued, until it is ``written``."""
 
     def put(self, what: m.PlaceTask | pb.MasterPipelineMessage) -> None:
         if self.closed:
@@ -105,6 +107,20 @@ class WorkerStream:
             self.close()
             return
         self.queue.put_nowait(what)
+
+    def offer(self, what: pb.MasterPipelineMessage) -> bool:
+        """Queue a message that a later one makes up for; false: the last such one is still queued,
+        and this one is not. So a slow worker holds one of them at most."""
+        if self.closed or self._offered is not None:
+            return False
+        self._offered = what
+        self.put(what)
+        return True
+
+    def written(self, what: pb.MasterPipelineMessage) -> None:
+        """The worker has taken it."""
+        if what is self._offered:
+            self._offered = None
 
     def close(self) -> None:
         self.closed = True

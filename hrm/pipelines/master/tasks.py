@@ -90,9 +90,9 @@ class PipelineTasks:
             InvalidConfig: the stored modes of node policies are damaged.
         """
         self._master = master
-        self._attempts_before = m.attempts_before(master.core.epoch)
+        self._attempts_before = m.attempts_before(clock.now())
         self.policy = policy
-        self._estimates = EstimatesOfUsers(settings.state_dir / "pipelines" / "estimates")
+        self.estimates = EstimatesOfUsers(settings.state_dir / "pipelines/estimates", self._user_of)
         self._placements = KeptPlacements(policy, settings.state_dir)
         self._bounds = ClusterBounds(
             queue_limit=settings.pipeline_queue_limit,
@@ -140,7 +140,7 @@ class PipelineTasks:
 
     def _new_cluster(self, key: WorkloadKey, ended: dict[TaskId, TaskRecord]) -> PipelineCluster:
         bounds = replace(self._bounds, node_tasks_limit=key.size.slots)
-        estimates = self._estimates.of(key.user)
+        estimates = self.estimates.of(key.user)
         return PipelineCluster(
             self.policy, estimates, bounds=bounds, ended=ended, order=self._order
         )
@@ -218,10 +218,9 @@ class PipelineTasks:
             case m.FinishTask():
                 self._finished(command)
 
-    def estimates_for(self, worker: NodeName) -> bytes:
-        """What is known of the steps of its user."""
+    def _user_of(self, worker: NodeName) -> str | None:
         workload = self.workloads.of_worker.get(ContainerId(worker))
-        return b"" if workload is None else self._estimates.to_send(workload.key.user)
+        return None if workload is None else workload.key.user
 
     def node_of(self, worker: NodeName | None) -> str:
         """Where a worker runs; its own name, if that is not known any more."""
@@ -247,7 +246,7 @@ class PipelineTasks:
         self._close_lost_streams()
         self._cancel_left()
         self._placements.save_if_due()
-        self._estimates.ticked(self.streams, self.estimates_for, self._send)
+        self.estimates.ticked(self.streams)
         if now - self._cleaned_s >= _CLEAN_INTERVAL_S:
             self._cleaned_s = now
             try:

@@ -169,7 +169,8 @@ class Simulation:
         if now - at_s < SHARE_S or changes == known.changes:
             return
         self._shared[node.worker.name] = now, known.changes
-        own.merge(known.entries, known.devices, known.declared_mib, known.pair_effects.sums())
+        pairs = known.pair_effects.since(changes)
+        own.merge(known.since(changes), known.devices, known.declared_mib, pairs)
 
     # --- nodes come and go --------------------------------------------------------------------
 

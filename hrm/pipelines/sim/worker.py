@@ -13,6 +13,7 @@ import numpy as np
 
 from hrm.pipelines.core import cluster_messages as cm
 from hrm.pipelines.core import node_messages as nm
+from hrm.pipelines.core.gpu_use import USE_PARTS, GpuUsePart
 from hrm.pipelines.core.model import Device, SubtaskKey, TaskSpec
 from hrm.pipelines.core.node import PipelineNode
 from hrm.pipelines.core.node_messages import RunOutcome
@@ -199,7 +200,7 @@ class SimulatedWorker:
         memory_mib = self._free(number)
         if self._extra.pop(number, None) is not None:
             self._report_cells(one.key, number, on_gpu=True)
-        self._ended(one.key, number, RunOutcome.DONE, memory_mib, one.memory_mib)
+        self._ended(one.key, number, RunOutcome.DONE, memory_mib, one.memory_mib, on_gpu=True)
 
     def _report_cells(self, key: SubtaskKey, number: int, *, on_gpu: bool) -> None:
         """Two of the row's metrics, as measured by a profile of 4 s."""
@@ -222,7 +223,16 @@ class SimulatedWorker:
         outcome: RunOutcome,
         memory_mib: float,
         gpu_memory_mib: float,
+        *,
+        on_gpu: bool = False,
     ) -> None:
+        """``on_gpu``: with its use of the GPU, which scenarios have as constant over a run."""
+        use: tuple[GpuUsePart, ...] = ()
+        if on_gpu:
+            spec, _ = self.run.subtask(key)
+            features = self.run.scenario.profiles.kinds[spec.kind].features
+            load = dict(zip(FIELDS, features, strict=True))
+            use = (GpuUsePart(load["sm"], gpu_memory_mib, load["sm"], 0.0),) * USE_PARTS
         event = nm.SubtaskEnded(
             now=self.run.queue.now,
             key=key,
@@ -230,6 +240,7 @@ class SimulatedWorker:
             outcome=outcome,
             memory_mib=memory_mib,
             gpu_memory_mib=gpu_memory_mib,
+            gpu_use=use,
         )
         self.handle(event)
 

@@ -33,6 +33,7 @@ from hrm.pipelines.policies.corun.store import merge_estimates
 from hrm.pipelines.policies.corun.subtask_estimates import Stdm
 from hrm.pipelines.telemetry import Profiler, Sampler
 from hrm.pipelines.worker.document import WorkerDocument
+from hrm.pipelines.worker.gpu_use_recorder import GpuUseRecording
 from hrm.pipelines.worker.link import WorkerLink
 from hrm.pipelines.worker.policy import WorkerPolicies
 from hrm.pipelines.worker.step_pool import RunResult, StepProcesses
@@ -225,10 +226,14 @@ class WorkerRuntime:
 
     async def _run(self, start: m.StartSubtask) -> None:
         profiles: list[asyncio.Task[None]] = []
+        recording = GpuUseRecording(
+            self.document.gpu_device if start.device is Device.GPU else None
+        )
 
         def started(pid: int) -> None:
             if start.profile:
                 profiles.append(asyncio.create_task(self._profile(start, pid)))
+            recording.begin(pid)
 
         files = self._files[start.key.task_id, start.attempt]
         spec = files.spec
@@ -261,6 +266,7 @@ class WorkerRuntime:
         finally:
             for profile in profiles:
                 profile.cancel()
+            recording.end()
         message = result.message
         if result.outcome is RunOutcome.DONE and subtask.name == files.last:
             files.kind, files.proof = result.kind, result.proof
@@ -277,6 +283,7 @@ class WorkerRuntime:
                 ran_s=result.ran_s,
                 memory_mib=result.memory_mib,
                 gpu_memory_mib=result.gpu_memory_mib,
+                gpu_use=recording.use(result.ran_s, result.gpu_memory_mib),
             )
         )
 
@@ -303,7 +310,7 @@ class WorkerRuntime:
     def _report(self, command: m.ReportSubtask) -> None:
         self._policies.ended(command.timing, clock.now())
         attempt = pw.attempt_of(command.task_id, command.attempt)
-        self._link.send(pipeline_stream.run_ended(attempt, command.timing))
+        self._link.send(pipeline_stream.run_ended(attempt, command))
 
     def _ended(self, command: m.EndTask) -> None:
         self._unacknowledged[command.task_id, command.attempt] = command

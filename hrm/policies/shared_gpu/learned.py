@@ -1,8 +1,9 @@
 """``dqngpu-ddqn`` in use: a set network with frozen weights, and the heuristic that it improves on.
 
 The action of the greatest value is taken where it exceeds that of the heuristic's own action by the
-model's ``margin``, else the latter: small differences are the network's error, not a gain. The
-margin was chosen in training, on sets of jobs for validation.
+model's ``margin``, else the latter: small differences are the network's error, not a gain. There is
+another margin for where slowdowns of pairs are known, by which the heuristic decides, too. Both
+were chosen in training, on sets of jobs for validation.
 
 ``hrm.learn.dqngpu`` trains it, and ``guarded`` checks what it proposes before it counts.
 """
@@ -67,14 +68,10 @@ class LearnedGpuSharing:
                 f"a new one: python -m hrm.learn.dqngpu"
             )
         self.model = model
-        margin = model.meta.get("margin")
-        if not isinstance(margin, float) or not 0.0 <= margin < np.inf:
-            raise InvalidConfig(
-                f"model {model} does not say by how much a value has to be better (margin); train "
-                f"a new one: python -m hrm.learn.dqngpu"
-            )
         self.q_abs_max = greatest
-        self._margin = margin
+        self._margin, self._margin_known = (
+            _margin_of(model, name) for name in ("margin", "margin_known")
+        )
 
     def propose(self, view: GpuSharingView) -> StartProposal:
         """The network's evaluation; at least one job must be waiting."""
@@ -84,13 +81,24 @@ class LearnedGpuSharing:
         inside = _inside(state.jobs, low[:split], high[:split])
         inside += _inside(state.gpu, low[split:], high[split:])
         outside = 1.0 - inside / (state.jobs.size + state.gpu.size)
-        action = improved(q, action_of(BASE.choose(view), view, state), self._margin)
+        margin = self._margin if view.pace is None else self._margin_known
+        action = improved(q, action_of(BASE.choose(view), view, state), margin)
         place = None if action == 0 else int(state.places[action - 1])
         return StartProposal(place, q[state.mask], outside)
 
     def choose(self, view: GpuSharingView) -> int | None:
         """See ``GpuSharingPolicy``. Without a guard, a value that is NaN is the worst."""
         return self.propose(view).place if view.fits.any() else None
+
+
+def _margin_of(model: Model, name: str) -> float:
+    margin = model.meta.get(name)
+    if not isinstance(margin, float) or not 0.0 <= margin < np.inf:
+        raise InvalidConfig(
+            f"model {model} does not say by how much a value has to be better ({name}); train "
+            f"a new one: python -m hrm.learn.dqngpu"
+        )
+    return margin
 
 
 def action_of(place: int | None, view: GpuSharingView, state: SharingState) -> int:

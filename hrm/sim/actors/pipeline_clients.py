@@ -30,6 +30,8 @@ __all__ = ["PipelineClients"]
 
 _POLL_S = 1.0
 _RETRY_S = 0.4
+_MB_PER_S = 20.0
+"""Input of a task by the time of its steps: those of about the same size take about as long."""
 _AGAIN = (AlreadyExists, DiskFull, LimitReached, Unavailable)
 _CRASHES = ("executor-crash", "launch-failure", "bad-node", "worker-mute", "node-crash")
 _SILENCES = (
@@ -224,7 +226,7 @@ class _PipelineClient:
         spec = TaskSpec(
             task_id=task.task_id,
             pipeline=plan.pipeline,
-            size_mb=1.0,
+            size_mb=_MB_PER_S * sum(task.run_s),
             workload_class=plan.workload_class,
             user=plan.user,
         )

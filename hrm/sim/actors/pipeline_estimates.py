@@ -3,11 +3,12 @@ chosen."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from hrm.pipelines.core import feasibility
+from hrm.pipelines.core.gpu_use import GpuUsePart
 from hrm.pipelines.core.model import (
     CO_RUN_FEATURES,
     Device,
@@ -25,10 +26,12 @@ _MEMORY_MIB = 64.0
 
 
 class PlainEstimates:
-    """A ``LearningEstimates`` that knows only what is declared. Defaults: 2 s,
-    64 MiB, and of device memory what is declared."""
+    """A ``LearningEstimates`` that knows what is declared, and the time of each row's latest run,
+    for the order of tasks alone. Defaults: 2 s, 64 MiB, and of device memory what is declared."""
 
     def __init__(self) -> None:
+        self.changes = 0
+        self._times_s: dict[tuple[Row, Device], float] = {}
         self._specs: dict[Row, SubtaskSpec] = {}
 
     def declare(self, row: Row, subtask: SubtaskSpec) -> None:
@@ -52,8 +55,20 @@ class PlainEstimates:
     def gpu_memory_mib(self, row: Row) -> float:
         return float(self._specs[row].gpu_memory_mib)
 
+    def runs_alone(self, row: Row) -> int:
+        return 0
+
+    def gpu_use(self, row: Row) -> tuple[GpuUsePart, ...]:
+        return ()
+
     def measured_cells(self, row: Row) -> int:
         return len(CO_RUN_FEATURES)
+
+    def measured_s(self, row: Row, device: Device) -> float | None:
+        return self._times_s.get((row, device))
+
+    def measured_models(self, kind: str) -> list[str]:
+        return list(dict.fromkeys(row.gpu_model for row, _ in self._times_s if row.kind == kind))
 
     def observe_run(
         self,
@@ -64,9 +79,14 @@ class PlainEstimates:
         gpu_memory_mib: float,
         co_runners: tuple[Row, ...],
     ) -> None:
-        """It learns nothing."""
+        """The time of the latest run is what it has learned."""
+        self._times_s[row, device] = seconds
+        self.changes += 1
 
     def observe_cells(self, row: Row, cells: Mapping[str, float]) -> None:
+        """It learns nothing."""
+
+    def observe_gpu_use(self, row: Row, use: Sequence[GpuUsePart]) -> None:
         """It learns nothing."""
 
 

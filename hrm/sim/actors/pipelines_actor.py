@@ -79,7 +79,7 @@ class PipelinesActor:
         self._master = master
         self._world = master.world
         self._disk = master.disk
-        self._attempts_before = m.attempts_before(life.core.epoch)
+        self._attempts_before = m.attempts_before(master.now())
         self._ids = itertools.count(1)
         self._calls = itertools.count(1)
         self._openings: dict[int, tuple[TaskSpec, WorkloadKey, Callable[[Any], None]]] = {}

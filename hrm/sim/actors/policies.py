@@ -9,6 +9,7 @@ from hrm.core.scheduling.scheduler import PlacementPolicy
 from hrm.policies.best_fit import BestFit
 from hrm.policies.centralized_drf import CentralizedDrf
 from hrm.policies.fifo import Fifo
+from hrm.policies.fragmentation import Fragmentation
 from hrm.policies.min_wait import MinWait
 from hrm.policies.random import Random
 from hrm.policies.round_robin import RoundRobin
@@ -20,6 +21,7 @@ POLICIES: dict[str, Callable[[int], PlacementPolicy]] = {
     "best-fit": BestFit,
     "centralized-drf": CentralizedDrf,
     "fifo": Fifo,
+    "fragmentation": Fragmentation,
     "min-wait": MinWait,
     "random": Random,
     "round-robin": RoundRobin,

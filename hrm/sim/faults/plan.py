@@ -116,6 +116,7 @@ TRAITS = {
     "platforms": 0.5,
     "yielding": 0.35,
     "pipelines": 0.35,
+    "packing": 0.3,
 }
 """What a run may have in addition to the plain cluster, with its probability."""
 

@@ -196,10 +196,11 @@ def _with_exclusion(seed: int, bounds: Bounds, traits: tuple[str, ...]) -> Bound
 
 
 def _policy(chance: Random, traits: tuple[str, ...]) -> str:
-    """Min-wait most often: it is what HRM has by default."""
+    """The default most often: min-wait, with the trait "packing" fragmentation in its place."""
+    default = "fragmentation" if "packing" in traits else "min-wait"
     if "policies" not in traits or chance.random() < 0.4:
-        return "min-wait"
-    return chance.choice(sorted(POLICIES))
+        return default
+    return chance.choice([name for name in sorted(POLICIES) if name != "fragmentation"])
 
 
 def _remotes(seed: int, traits: tuple[str, ...]) -> tuple[RemotePlan, ...]:

@@ -19,12 +19,16 @@ from hrm.core.vocabulary.feasibility import Column
 from hrm.core.vocabulary.model import ContainerId, NodeName
 from hrm.pipelines.core import cluster_messages as m
 from hrm.pipelines.core import pipelines_core as w
-from hrm.pipelines.core.model import SubtaskKey, TaskId
+from hrm.pipelines.core.cluster import PipelineCluster
+from hrm.pipelines.core.model import Device, SubtaskKey, SubtaskSpec, TaskId, TaskSpec, row_of
 from hrm.pipelines.core.node_messages import EndTask, StartSubtask, TaskOutcome
+from hrm.pipelines.core.order import STRETCH
 from hrm.pipelines.core.workload import Workload
 from hrm.pipelines.core.workload_steps import FollowCommand, WorkloadStep
 
 __all__ = ["PipelineChecks"]
+
+_ROUNDING_S = 1e-6
 
 
 class PipelineChecks:
@@ -45,6 +49,8 @@ class PipelineChecks:
         """Of tasks of earlier masters: the first worker that came back with each in time."""
         self._finished: set[TaskId] = set()
         self._placed: dict[TaskId, tuple[NodeName, int]] = {}
+        self._waited: set[TaskId] = set()
+        """Tasks that were in a queue when the core had last taken something in."""
         self._attempts_before = 0
         self._cores_max = 0
         self._divided = False
@@ -57,6 +63,7 @@ class PipelineChecks:
         self._recovered = {task_id for task_id, kept in disk.items() if kept.outcome is None}
         self._finished.clear()
         self._placed.clear()
+        self._waited.clear()
         self._came_back.clear()
         self._recovering_until_s = now + recovery_s
         self._attempts_before = attempts_before
@@ -144,6 +151,7 @@ class PipelineChecks:
         """After whatever the core has taken in."""
         self.checks += 1
         self._count_cores(state)
+        steps = tuple(steps)
         for step in steps:
             if isinstance(step, FollowCommand):
                 self._commanded(workloads, step.command, steps_of)
@@ -156,6 +164,7 @@ class PipelineChecks:
             rows = workload.cluster.table.nodes
             for name in [x for x in rows if ContainerId(x) not in workload.workers]:
                 self._violated(f"{name} is a node of {workload.application_id}, and no worker")
+        self._in_order(workloads, steps)
         if of_worker != workloads.of_worker:
             self._violated("the workers of all workloads are not those of each")
 
@@ -205,6 +214,25 @@ class PipelineChecks:
             if workloads.of_task.get(task_id) is not workload:
                 self._violated(f"{task_id} is of {workload.application_id}, which is not its own")
 
+    def _in_order(self, workloads: w.PipelinesCore, steps: Iterable[WorkloadStep]) -> None:
+        """Nothing is placed before a task of the same workload that was waiting, waits still, and
+        is due first."""
+        commands = [step.command for step in steps if isinstance(step, FollowCommand)]
+        for placed in [one.task for one in commands if isinstance(one, m.PlaceTask)]:
+            workload = workloads.of_task.get(placed.task_id)
+            if workload is None:
+                continue
+            cluster = workload.cluster
+            placed_due_s = _due_s(cluster, placed)
+            for task_id in sorted(self._waited.intersection(cluster.queue)):
+                due_s = _due_s(cluster, cluster.tasks[task_id].spec)
+                if due_s < placed_due_s - _ROUNDING_S:
+                    self._violated(
+                        f"{placed.task_id} is placed, due at {placed_due_s:.3f}, and {task_id} "
+                        f"waits, due at {due_s:.3f}"
+                    )
+        self._waited = {x for one in workloads.live.values() for x in one.cluster.queue}
+
     def _commanded(
         self,
         workloads: w.PipelinesCore,
@@ -252,3 +280,30 @@ class PipelineChecks:
                 f"{task_id} is done, of attempt {attempt} at {command.node}, where "
                 f"{sorted(done)} of {sorted(steps)} have run"
             )
+
+
+def _due_s(cluster: PipelineCluster, task: TaskSpec) -> float:
+    """By what is known of its steps now, on the workers that are there."""
+    left_s = sum(_fastest_s(cluster, one, task.size_mb) for one in task.pipeline.subtasks)
+    return task.submitted_at_s + STRETCH * left_s
+
+
+def _fastest_s(cluster: PipelineCluster, step: SubtaskSpec, size_mb: float) -> float:
+    measured_s = cluster.estimates.measured_s
+    here: list[float | None] = []
+    for node in cluster.table.nodes.values():
+        row = row_of(step, size_mb, node.capacity.gpu_model)
+        if Device.CPU in step.devices and node.capacity.cores:
+            here.append(measured_s(row, Device.CPU))
+        if Device.GPU in step.devices and node.capacity.gpus:
+            here.append(measured_s(row, Device.GPU))
+    ever = [
+        measured_s(row_of(step, size_mb, model), device)
+        for model in cluster.estimates.measured_models(step.kind)
+        for device in step.devices
+    ]
+    for times in (here, ever):
+        known = [seconds for seconds in times if seconds is not None]
+        if known:
+            return min(known)
+    return 0.0

@@ -74,6 +74,8 @@ class PlaceKeeping:
                 self._reported(core, statuses, event.now)
             case e.ContainerReported(container=status):
                 self._reported(core, (status,), event.now)
+            case e.ApplicationRegistered():
+                self._claimed(core, event.application_id, event.now)
             case e.ContainersRequested():
                 self._requested(core, event)
         for command in commands:
@@ -99,6 +101,23 @@ class PlaceKeeping:
             elif status.stands_first and status.container_id not in self._replacements:
                 self._reported_once.add(status.container_id)
                 if container.request.place and self._kept.get(key):
+                    self._take(key, now)
+
+    def _claimed(self, core: MasterCore, application_id: ApplicationId, now: float) -> None:
+        """The master takes in what nodes reported before it knew this application: one that stood
+        first may have replaced one that is reported, too."""
+        app = core.master_state.live.get(application_id)
+        for container in () if app is None else app.containers.values():
+            container_id = container.container_id
+            if container_id in self._reported_once | self._requested_once:
+                continue
+            key = (application_id, container.request.resource_profile_id)
+            if container.preempted:
+                self._reported_once.add(container_id)
+                self._keep(core, key, container.unit_id, now)
+            elif container.request.place and container_id not in self._replacements:
+                self._reported_once.add(container_id)
+                if self._kept.get(key):
                     self._take(key, now)
 
     def _keep(

@@ -129,6 +129,16 @@ def test_the_score_is_chosen_that_ranks_the_table_best(
     assert rank > 0.8
 
 
+def test_what_was_never_seen_together_is_ranked_by_what_each_did_with_others(
+    drawn: CoRunTable,
+) -> None:
+    found = corun_scores.unseen_pairs(drawn, Ridges(), divisions=4)
+    assert found["pairs"] == 10
+    by_sets = corun_scores.curve(drawn, Ridges(), seeds=4)[-1]
+    assert 0.3 < found["each"]["value"] < by_sets["each"]
+    assert found["each"]["low"] < found["each"]["value"] < found["each"]["high"]
+
+
 def test_more_co_runs_make_it_better(drawn: CoRunTable) -> None:
     points = corun_scores.curve(drawn, Ridges(), seeds=2)
     assert [point["share"] for point in points] == [share / 2 for share in corun_scores.SHARES]

@@ -8,10 +8,11 @@ ones measure interference, not the row.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from hrm.pipelines.core.gpu_use import GpuUsePart
 from hrm.pipelines.core.model import CO_RUN_FEATURES, Device, Row, SubtaskSpec, Vector
 
 __all__ = ["RunningMeans"]
@@ -46,6 +47,8 @@ class RunningMeans:
         self._memory: dict[Row, float] = {}
         self._gpu_memory: dict[Row, float] = {}
         self._cells: dict[Row, dict[str, float]] = {}
+        self._gpu_use: dict[Row, tuple[GpuUsePart, ...]] = {}
+        self.changes = 0
 
     def declare(self, row: Row, subtask: SubtaskSpec) -> None:
         self._declared[row] = subtask
@@ -78,10 +81,25 @@ class RunningMeans:
         known = declared.gpu_memory_mib if declared else 0
         return max(self._gpu_memory.get(row, 0.0), known) or _GPU_MEMORY_MIB
 
+    def runs_alone(self, row: Row) -> int:
+        mean = self._alone.get((row, Device.GPU))
+        return mean.count if mean else 0
+
+    def gpu_use(self, row: Row) -> tuple[GpuUsePart, ...]:
+        return self._gpu_use.get(row, ())
+
     def measured_cells(self, row: Row) -> int:
         timed = sum((row, d) in self._alone or (row, d) in self._shared for d in Device)
         measured = (row in self._memory) + (row in self._gpu_memory)
         return timed + measured + len(self._cells.get(row, ()))
+
+    def measured_s(self, row: Row, device: Device) -> float | None:
+        mean = self._alone.get((row, device)) or self._shared.get((row, device))
+        return mean.value if mean else None
+
+    def measured_models(self, kind: str) -> list[str]:
+        rows = [row for row, _ in [*self._alone, *self._shared] if row.kind == kind]
+        return list(dict.fromkeys(row.gpu_model for row in rows))
 
     def observe_run(
         self,
@@ -92,6 +110,7 @@ class RunningMeans:
         gpu_memory_mib: float,
         co_runners: tuple[Row, ...],
     ) -> None:
+        self.changes += 1
         means = self._shared if co_runners else self._alone
         means.setdefault((row, device), _Mean()).add(seconds)
         self._kind.setdefault((row.kind, device), _Mean()).add(seconds)
@@ -102,3 +121,6 @@ class RunningMeans:
 
     def observe_cells(self, row: Row, cells: Mapping[str, float]) -> None:
         self._cells.setdefault(row, {}).update(cells)
+
+    def observe_gpu_use(self, row: Row, use: Sequence[GpuUsePart]) -> None:
+        self._gpu_use[row] = tuple(use)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from hrm.pipelines.core import node_messages as m
+from hrm.pipelines.core.gpu_use import USE_PARTS, GpuUsePart
 from hrm.pipelines.core.model import Device, NodeView, Row, StartDecision, SubtaskKey, TaskId
 from hrm.pipelines.core.node import NodeBounds, PipelineNode
 from hrm.pipelines.core.node_messages import RunOutcome, TaskOutcome
@@ -230,9 +231,9 @@ def test_a_step_that_fails_at_a_nodes_end_is_tried_again_elsewhere() -> None:
 def test_what_is_between_two_steps_is_given_back_at_once() -> None:
     node = Node(capacity(cores=1))
     node.place(task("between", TWO_STEPS))
-    node.place(task("runs"))
+    node.place(task("runs", at=-100.0))
     node.end("between.a", 1.0)
-    assert set(node.running) == {"runs.a"}, "it was ready first"
+    assert set(node.running) == {"runs.a"}, "it was submitted first"
     node.handle(m.DrainAsked(now=2.0, after_step=True))
     assert [(x.task_id, x.outcome) for x in node.ended] == [("between", TaskOutcome.GIVEN_BACK)]
     node.end("runs.a", 3.0)
@@ -331,7 +332,7 @@ def test_a_policy_is_shown_what_is_due_first_and_enough_for_each_kind_of_device(
         node.place(task(f"g{number}", pipeline(subtask("b", on=GPU)), at=10.0 - number))
     shown = [one.key.task_id for one in node.core.view(20.0).ready]
     assert [one for one in shown if one[0] == "c"] == ["c8"]
-    assert [one for one in shown if one[0] == "g"] == ["g8", "g7", "g6", "g5"]
+    assert [one for one in shown if one[0] == "g"] == [f"g{number}" for number in range(8, 0, -1)]
 
 
 def test_little_known_rows_are_profiled_one_at_a_time_on_each_device() -> None:
@@ -422,6 +423,27 @@ def test_one_that_shared_the_gpu_for_half_of_a_run_is_its_co_runner() -> None:
     node.end("x.x", 10.0)
     (long,) = (end for end in node.ended if end.task_id == "x")
     assert [row.kind for row in long.timings[0].co_runners] == ["kind/y"]
+
+
+def test_what_a_run_used_of_its_gpu_is_learned_and_reported_if_it_was_alone() -> None:
+    node = Node(capacity(gpus=1))
+    use = (GpuUsePart(0.5, 90.0, 0.5, 0.1),) * USE_PARTS
+    spec = pipeline(subtask("a", on=GPU, gpu_memory_mib=100))
+
+    def end(name: str, now: float, outcome: RunOutcome = RunOutcome.DONE) -> tuple[object, ...]:
+        start = node.running.pop(f"{name}.a")
+        ended = m.SubtaskEnded(now=now, key=start.key, run=start.run, outcome=outcome, gpu_use=use)
+        return tuple(one.gpu_use for one in node.handle(ended) if isinstance(one, m.ReportSubtask))
+
+    row = Row("kind/a", 0, "P4")
+    for name in "xy":
+        node.place(task(name, spec))
+    assert end("x", 2.0) == ((),) and end("y", 4.0) == ((),), "they have shared it"
+    node.place(task("z", spec), 5.0)
+    assert end("z", 6.0, RunOutcome.RAISED) == ((),), "a part of a life is no profile"
+    assert node.estimates.gpu_use(row) == ()
+    assert end("z", 8.0) == (use,)
+    assert node.estimates.gpu_use(row) == use
 
 
 def test_the_load_states_what_is_waiting_and_for_how_long() -> None:

@@ -17,7 +17,7 @@ from pyspark.sql.functions import col, udf
 data, queries, scale, stop = Path(sys.argv[1]), Path(sys.argv[2]), float(sys.argv[3]), sys.argv[4]
 every = sys.argv[5:6] == ["all"]
 begun = sys.argv[6:]
-SLOW_S, SLOW_TASKS = 3.0, 8
+SLOW_S, SLOW_TASKS = 3.0, 16
 NAMES = [f"q{n:02}" for n in range(1, 23)] if every else ["q03", "q06", "q12", "q14"]
 
 spark = SparkSession.builder.appName("queries").getOrCreate()

@@ -16,6 +16,7 @@ from tests.policies.corun.worlds import Known, gpu, node_view, run_all, started,
 
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     **{name: (name, {}) for name in known()},
+    "dqngpu tetris": ("dqngpu", {"sharing": "tetris"}),
     "iawp cosine": ("iawp", {"score": "cosine"}),
     "iawp overload": ("iawp", {"score": "overload"}),
     "iawp learned": ("iawp", {"score": "learned"}),

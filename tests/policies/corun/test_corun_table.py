@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,8 @@ from hrm.pipelines.policies.corun.corun_table import (
 from hrm.pipelines.policies.corun.gpu_sharing import GpuSharing
 from hrm.pipelines.policies.corun.score_quality import (
     ScoreQuality,
+    halves_of,
+    pair_of_kinds,
     qualities,
     rank_correlation,
     regret,
@@ -79,7 +82,10 @@ def test_jobs_that_cannot_be_read(tmp_path: Path, jobs: str, why: str) -> None:
         ("4,shared,x,1.2", "sharing is 'shared'; write mps or time-slicing"),
         ("4,mps,x,", "slowdown is empty"),
         ("4,mps,x,inf", "slowdown is 'inf', which is no finite number"),
-        ("4,mps,x,0", "slowdown is 0; it is the time in the set over the time alone, above 0"),
+        ("4,mps,x,0", "slowdown is 0; it is the time in the set over the time alone, 0.1 to 1000"),
+        ("4,mps,x,-1", "line 8: slowdown is -1"),
+        ("4,mps,x,1e308", "line 8: slowdown is 1e+308; it is the time in the set over the time"),
+        ("4,mps,x,1143", "correct it, or leave out run '4'"),
         ("3,time-slicing,x,1.2", "run '3' was mps before"),
         ("4,mps,x,1.2", "run '4' has one job"),
         ('4,mps,"x,1.2', "cannot be read as CSV"),
@@ -159,6 +165,49 @@ def test_effects_of_both_sides_are_found_where_loads_tell_only_one(
     assert (best.runs, best.choices, best.sharing) == (66, 12, sharing)
     cold = of(found, "sensitivity", seen=False)
     assert cold.each is None or cold.each.value < best.each.value - 0.2
+
+
+def test_what_was_measured_twice_is_in_one_half(tmp_path: Path) -> None:
+    drawn = _drawn(tmp_path, GpuSharing.MPS, 6)
+    twice = [run for run in drawn.runs for _ in range(2)]
+    halves = halves_of(twice, np.random.default_rng(0))
+    assert halves[::2].tolist() == halves[1::2].tolist()
+    assert halves.sum() == len(twice) / 2
+    once = halves_of(drawn.runs, np.random.default_rng(0))
+    assert once.tolist() == halves[::2].tolist(), "no other division than without the second"
+
+
+def test_seen_twice_is_not_known_before(tmp_path: Path) -> None:
+    """Slow-downs at random: nothing of one set follows from the others."""
+    rng = np.random.default_rng(7)
+    jobs = [TabledJob(name=f"j{number}", kind=f"j{number}", features={}) for number in range(12)]
+    sets = [
+        (GpuSharing.MPS, [(f"j{a}", rng.uniform(1, 3)), (f"j{b}", rng.uniform(1, 3))])
+        for a in range(12)
+        for b in range(a)
+    ]
+    write_table(tmp_path, (), jobs, [one for one in sets for _ in range(2)])
+    found = qualities(read_table(tmp_path), {"sensitivity": SCORES["sensitivity"]}, resamples=1)
+    each = of(found, "sensitivity", seen=True).each
+    assert each is not None and each.value < 0.3
+
+
+def test_halves_by_pairs_of_kinds_keep_what_is_alike_together(tmp_path: Path) -> None:
+    jobs = "job,kind\n" + "".join(f"{kind}{size},{kind}\n" for kind in "abc" for size in "12")
+    names = [f"{kind}{size}" for kind in "abc" for size in "12"]
+    lines = [
+        f"{one}-{other},mps,{job},1.1"
+        for place, one in enumerate(names)
+        for other in names[:place]
+        for job in (one, other)
+    ]
+    runs = table(tmp_path, jobs, "run,sharing,job,slowdown\n" + "\n".join(lines) + "\n").runs
+    halves = halves_of(runs, np.random.default_rng(1), pair_of_kinds)
+    of_kinds: dict[Hashable, set[int]] = {}
+    for run, half in zip(runs, halves.tolist(), strict=True):
+        of_kinds.setdefault(pair_of_kinds(run), set()).add(half)
+    assert all(len(found) == 1 for found in of_kinds.values())
+    assert {half for found in of_kinds.values() for half in found} == {0, 1}
 
 
 def test_a_figure_is_the_same_whenever_it_is_measured(tmp_path: Path) -> None:

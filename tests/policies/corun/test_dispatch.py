@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from hrm.pipelines.core.feasibility import Caps
-from hrm.pipelines.core.model import Device, NodePolicy
-from hrm.pipelines.policies.corun import load
+from hrm.pipelines.core.model import Device, NodePolicy, Row
+from hrm.pipelines.policies.corun import SCORES, Stdm, load
 from hrm.pipelines.policies.corun.iawp import Iawp
 from hrm.pipelines.policies.corun.scores import Cosine
 from tests.policies.corun.worlds import ONE_SLOT, Known, gpu, node_view, run_all, subtask
@@ -79,6 +79,44 @@ def test_an_idle_gpu_comes_before_a_shared_one() -> None:
     # Of two that are alike in all else the older takes the idle GPU. C then is at 0.419 to it, and
     # at 0.431 to A.
     assert [(start.key.subtask, start.number) for start in starts] == [("B", 1), ("C", 1)]
+
+
+@pytest.mark.parametrize("score", sorted(SCORES))
+def test_equal_scores_spread_over_gpus(score: str) -> None:
+    small = Known(features={"A": [0.0] * 8})
+    ready = [subtask("A", task=f"t{number}") for number in range(8)]
+    policy = made("iawp", score=score)
+    starts = policy.dispatch(node_view(ready, small, gpus=[gpu(number) for number in range(4)]))
+    assert sorted(start.number for start in starts) == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert sorted(start.number for start in starts[:4]) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("score", sorted(SCORES))
+def test_what_ran_faster_next_to_others_takes_an_idle_gpu_all_the_same(score: str) -> None:
+    estimates, rows = Stdm(memory_mib=32_000), {kind: Row(kind, 1, "P4") for kind in "AB"}
+    for row in rows.values():
+        estimates.observe_run(row, Device.GPU, 10.0)  # the first: imports, compilation
+        estimates.observe_cells(row, {"sm": 0.3})
+    for _ in range(6):
+        estimates.observe_run(rows["A"], Device.GPU, 5.0, co_runners=(rows["B"],))
+        estimates.observe_run(rows["B"], Device.GPU, 5.0, co_runners=(rows["A"],))
+    gpus = [gpu(0, running=["A"], utilisation=0.3), gpu(1)]
+    starts = made("iawp", score=score).dispatch(node_view([subtask("B")], estimates, gpus=gpus))
+    assert [start.number for start in starts] == [1]
+
+
+def test_of_shared_gpus_that_cost_nothing_the_one_with_the_better_partner_is_taken() -> None:
+    estimates = Stdm(memory_mib=32_000)
+    for kind in "ABC":
+        estimates.observe_run(Row(kind, 1, "P4"), Device.GPU, 10.0)
+        estimates.observe_cells(Row(kind, 1, "P4"), {"sm": 0.3})
+    for kind, seconds in (("A", 9.0), ("C", 6.0)):
+        for _ in range(6):
+            co_runners = (Row(kind, 1, "P4"),)
+            estimates.observe_run(Row("B", 1, "P4"), Device.GPU, seconds, co_runners=co_runners)
+    gpus = [gpu(0, running=["A"], utilisation=0.3), gpu(1, running=["C"], utilisation=0.3)]
+    starts = made("iawp").dispatch(node_view([subtask("B")], estimates, gpus=gpus))
+    assert [start.number for start in starts] == [1]
 
 
 def test_what_joins_counts_before_the_next_does() -> None:

@@ -11,8 +11,10 @@ import numpy as np
 from hypothesis import strategies as st
 
 from hrm.pipelines.core.feasibility import Caps, gpu_need_mib, host_need_mib
+from hrm.pipelines.core.gpu_use import USE_PARTS, GpuUsePart
 from hrm.pipelines.core.model import (
     Device,
+    Estimates,
     GpuView,
     NodePolicy,
     NodeView,
@@ -44,12 +46,16 @@ class Known:
         features: Mapping[str, Sequence[float]] | None = None,
         gpu_memory_mib: Mapping[str, float] | None = None,
         memory_mib: float = 100.0,
+        gpu_use: Mapping[str, tuple[GpuUsePart, ...]] | None = None,
+        runs_alone: int = 0,
     ) -> None:
         self._cpu_s = cpu_s or {}
         self._gpu_s = gpu_s or {}
         self._features = features or {}
         self._gpu_memory_mib = gpu_memory_mib or {}
         self._memory_mib = memory_mib
+        self._gpu_use = gpu_use or {}
+        self._runs_alone = runs_alone
 
     def run_s(self, row: Row, device: Device) -> float:
         if device not in KINDS.get(row.kind, BOTH):
@@ -70,6 +76,16 @@ class Known:
 
     def gpu_memory_mib(self, row: Row) -> float:
         return self._gpu_memory_mib.get(row.kind, 500.0)
+
+    def runs_alone(self, row: Row) -> int:
+        return self._runs_alone
+
+    def gpu_use(self, row: Row) -> tuple[GpuUsePart, ...]:
+        return self._gpu_use.get(row.kind, ())
+
+
+def constant_use(gpu: float, memory_mib: float = 500.0) -> tuple[GpuUsePart, ...]:
+    return (GpuUsePart(gpu, memory_mib, gpu, 0.1),) * USE_PARTS
 
 
 def subtask(kind: str, *, task: str = "t", since: float = 0.0, bucket: int = 1) -> ReadySubtask:
@@ -95,7 +111,7 @@ def gpu(index: int = 0, *, running: Sequence[str] = (), utilisation: float = 0.0
 
 def node_view(
     ready: Sequence[ReadySubtask],
-    estimates: Known,
+    estimates: Estimates,
     *,
     now: float = 0.0,
     idle: Sequence[int] = (),
@@ -140,6 +156,10 @@ def views(draw: st.DrawFn) -> NodeView:
         features={kind: draw(loads) for kind in KINDS},
         gpu_memory_mib={kind: draw(st.sampled_from([100.0, 3000.0, 9000.0])) for kind in KINDS},
         memory_mib=draw(st.sampled_from([10.0, 400.0])),
+        gpu_use={
+            kind: constant_use(draw(st.floats(0, 1)))
+            for kind in draw(st.lists(st.sampled_from(["edges", "batch"]), unique=True))
+        },
     )
     return node_view(
         ready,

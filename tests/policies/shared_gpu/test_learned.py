@@ -44,7 +44,7 @@ def model(changes: Mapping[str, Any] | None = None, **meta: Any) -> Model:
         version=1,
         schema=SHARING_SCHEMA,
         arrays={**arrays, **(changes or {})},
-        meta={"q_abs_max": 50.0, "margin": 0.0, **meta},
+        meta={"q_abs_max": 50.0, "margin": 0.0, "margin_known": 0.0, **meta},
     )
 
 
@@ -124,6 +124,7 @@ def test_a_model_file_decides_as_the_model_did(tmp_path: Path) -> None:
         (model({"more": np.zeros(1, np.float32)}), "belongs to no network"),
         (model(q_abs_max="high"), "q_abs_max"),
         (model(margin=-1.0), "margin"),
+        (model(margin_known=None), "margin_known"),
     ],
 )
 def test_a_model_of_another_network_is_refused(made: Model, message: str) -> None:
@@ -140,6 +141,18 @@ def test_what_is_better_by_less_than_the_margin_leaves_the_heuristics_choice() -
     assert improved(np.array([0.0, 1.0, 1.2], np.float32), 1, 0.1) == 2
     assert improved(np.array([0.0, 1.0, 1.2], np.float32), 1, 0.3) == 1
     assert improved(np.array([np.nan, -np.inf, 1.2], np.float32), 2, 0.3) == 2
+
+
+def test_where_slowdowns_are_known_another_margin_counts() -> None:
+    seen = view([P, Q, S, U], [(S, 0)])
+    pace = np.tile((0.9, 0.8, 1.8), (4, 1))
+    known = dataclasses.replace(seen, pace=pace)
+    at_once = LearnedGpuSharing(model())
+    base = BASE.choose(known)
+    others = [place for place in (at_once.choose(seen), at_once.choose(known)) if place != base]
+    assert others, "without a margin the network decides in one of them"
+    assert LearnedGpuSharing(model(margin_known=90.0)).choose(known) == base
+    assert LearnedGpuSharing(model(margin_known=90.0)).choose(seen) == at_once.choose(seen)
 
 
 def test_on_the_network_decides() -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from benchmarks.pipelines.measured_run import simulate
 from benchmarks.pipelines.run_measures import Result
+from hrm.pipelines.core.gpu_use import USE_PARTS
 from hrm.pipelines.core.model import Device, SubtaskKey, row_of
 from hrm.pipelines.sim.policies import policies
 from hrm.pipelines.sim.priors import PROFILE_ERROR, noise, warm
@@ -118,6 +119,23 @@ def test_faster_hardware_is_kind_by_kind() -> None:
     subtask = next(one for one in task.pipeline.subtasks if Device.GPU in one.devices)
     times = work.gpu_s[SubtaskKey(task.task_id, subtask.name)]
     assert times[P4] / times[K80] == pytest.approx(TABLE.kinds[subtask.kind].gpu_speed(K80))
+
+
+def test_a_simulated_run_alone_on_a_gpu_leaves_its_profile() -> None:
+    run = Simulation(SMALL, policies("ect", "mct", SMALL, known=False))
+    while run.step():
+        pass
+    found = {
+        row: node.core.estimates.gpu_use(row)
+        for node in run.nodes.values()
+        for row in node.core.estimates.entries  # type: ignore[attr-defined]
+        if node.core.estimates.gpu_use(row)
+    }
+    assert len(found) > 5
+    for row, parts in found.items():
+        load = TABLE.kinds[row.kind].features[0]
+        assert [part.gpu for part in parts] == pytest.approx([load] * USE_PARTS)
+        assert parts[0].memory_mib > 300.0
 
 
 def test_nodes_profile_no_more_than_one_of_them_has_to() -> None:

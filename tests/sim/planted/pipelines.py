@@ -15,6 +15,7 @@ from hrm.pipelines.core import pipelines_core
 from hrm.pipelines.core.cluster import PipelineCluster
 from hrm.pipelines.core.node import PipelineNode
 from hrm.pipelines.core.node_messages import DrainAsked, TaskOutcome
+from hrm.pipelines.core.order import DueOrder, RemainingTimes
 from hrm.pipelines.core.pipelines_core import PipelinesCore
 from hrm.pipelines.core.pool_facts import MasterFacts
 from hrm.pipelines.core.task_record import TaskRecord
@@ -113,6 +114,21 @@ def workers_that_do_not_yield(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(MasterFacts, "staying", lambda *_: math.inf)
 
 
+def latest_task_first(patch: pytest.MonkeyPatch) -> None:
+    """Of the tasks that have the same work left, the latest is placed."""
+    add = DueOrder.add
+
+    def add_reversed(self: Any, key: Any, work: Any, submitted_at_s: float, number: int) -> None:
+        add(self, key, work, -submitted_at_s, number)
+
+    patch.setattr(DueOrder, "add", add_reversed)
+
+
+def remaining_times_freeze(patch: pytest.MonkeyPatch) -> None:
+    """What a task has left is what was known when one like it came first."""
+    patch.setattr(RemainingTimes, "_forget", lambda *_: None)
+
+
 def _is_finish(step: Any) -> bool:
     return type(getattr(step, "event", None)).__name__ == "ApplicationFinished"
 
@@ -198,4 +214,6 @@ BUGS = [
     ends_are_forgotten,
     workloads_that_do_not_end,
     workers_that_do_not_yield,
+    latest_task_first,
+    remaining_times_freeze,
 ]

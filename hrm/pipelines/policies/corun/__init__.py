@@ -19,6 +19,7 @@ import numpy as np
 from hrm.errors import InvalidConfig
 from hrm.pipelines.core.model import NodePolicy
 from hrm.pipelines.policies.corun.baselines import CorunMinMin, CorunRandom, Mct, Pats
+from hrm.pipelines.policies.corun.dqngpu import DqnGpu
 from hrm.pipelines.policies.corun.guarded import FiniteScore, GuardedNodePolicy
 from hrm.pipelines.policies.corun.iawp import Iawp
 from hrm.pipelines.policies.corun.scores import (
@@ -30,9 +31,11 @@ from hrm.pipelines.policies.corun.scores import (
 )
 from hrm.pipelines.policies.corun.store import load_estimates
 from hrm.pipelines.policies.corun.subtask_estimates import Stdm
+from hrm.policies.shared_gpu.heuristics import HEURISTICS, GpuSharingPolicy
 
 __all__ = [
     "DEFAULT_SCORE",
+    "DEFAULT_SHARING",
     "HEURISTIC",
     "LEARNED",
     "SCORES",
@@ -46,9 +49,9 @@ __all__ = [
 ]
 
 DEFAULT_SCORE = "sensitivity"
-"""The score that ranked measured pairs best under MPS and under time slicing alike
-(benchmarks/results/pipelines-corun-scores.md). What it goes by before any co-run is that of the
-node's way of sharing (``pair_prior``)."""
+"""The score that ranked measured pairs best under MPS and under time slicing alike, where pairs of
+their kinds had run (benchmarks/results/pipelines-corun-scores.md). What it goes by before any
+co-run is that of the node's way of sharing (``pair_prior``)."""
 SCORES: dict[str, Callable[[], CoRunScore]] = {
     "cosine": Cosine,
     "overload": Overload,
@@ -61,8 +64,12 @@ _POLICIES: dict[str, Callable[..., NodePolicy]] = {
     "min-min": CorunMinMin,
     "pats": Pats,
     "iawp": Iawp,
+    "dqngpu": DqnGpu,
 }
-LEARNED = frozenset({"iawp"})
+DEFAULT_SHARING = "fastest-together"
+"""Of ``dqngpu``: the heuristic with the shortest makespans where slow-downs of pairs are known
+(benchmarks/results/paper-dqngpu.md)."""
+LEARNED = frozenset({"iawp", "dqngpu"})
 """Policies that decide by predictions, with ``HEURISTIC`` as their fallback."""
 HEURISTIC = "mct"
 """With ``cluster.HEURISTIC`` the best pair on validation seeds
@@ -77,9 +84,10 @@ def known() -> list[str]:
 def load(name: str, *, rng: np.random.Generator, **options: Any) -> NodePolicy:
     """The node policy ``name``, for one node.
 
-    Options of all: ``caps`` (``Caps``). Of ``min-min``: ``window``. Of ``iawp``: ``score``
+    Options of all: ``caps`` (``Caps``). Of ``iawp``: ``score``
     (one of ``SCORES`` or a ``CoRunScore``), ``queue_length``, ``patience``, ``tail_guard``,
-    ``steal``, ``gain_min``.
+    ``steal``, ``gain_min``. Of ``dqngpu``: ``sharing`` (one of
+    ``shared_gpu.heuristics.HEURISTICS``, or a ``GpuSharingPolicy``).
 
     Raises:
         InvalidConfig: no policy, score or option of that name.
@@ -91,6 +99,8 @@ def load(name: str, *, rng: np.random.Generator, **options: Any) -> NodePolicy:
         )
     if name == "iawp":
         options["score"] = _score(options.get("score", DEFAULT_SCORE))
+    elif name == "dqngpu":
+        options["sharing"] = _sharing(options.get("sharing", DEFAULT_SHARING))
     try:
         return make(rng=rng, **options)
     except TypeError as error:
@@ -103,12 +113,15 @@ def parse(spec: str) -> tuple[str, dict[str, Any]]:
     A co-run score may follow the name (``iawp:overload``), ``guarded``, which turns on
     ``tail_guard`` and ``steal`` and sets ``gain_min`` to 0 (``iawp:guarded``,
     ``iawp:learned:guarded``), and ``gain=G`` for a ``gain_min`` of G (``iawp:guarded:gain=0.1``).
+    After ``dqngpu`` there may be the policy that chooses what shares a GPU (``dqngpu:tetris``).
 
     Raises:
         InvalidConfig: G is no number from -1 to 1.
     """
     name, *words = spec.split(":")
     options: dict[str, Any] = {}
+    if name == "dqngpu":
+        return name, {"sharing": ":".join(words)} if words else {}
     if "guarded" in words:
         words.remove("guarded")
         options = {"tail_guard": True, "steal": True, "gain_min": 0.0}
@@ -153,18 +166,33 @@ def load_guarded(
     name, options = parse(spec)
     if name not in LEARNED:
         return load(name, rng=rng, **options)
-    score = options.pop("score", DEFAULT_SCORE)
-    finite = FiniteScore(_score(score))
-    guarded = "guarded " if "tail_guard" in options else ""
+    if name == "dqngpu":
+        model = f"{options.get('sharing', DEFAULT_SHARING)} over recorded profiles"
+    else:
+        score = options.pop("score", DEFAULT_SCORE)
+        options["score"] = FiniteScore(_score(score))
+        guarded = "guarded " if "tail_guard" in options else ""
+        model = f"{guarded}{score} over {estimates.predictor.name}"
     return GuardedNodePolicy(
-        load(name, rng=rng, score=finite, **options),
+        load(name, rng=rng, **options),
         load(HEURISTIC, rng=rng),
         node=node,
-        model=f"{guarded}{score} over {estimates.predictor.name}",
+        model=model,
         clock_s=clock_s,
         outside=estimates.outside,
         sampled_at_s=sampled_at_s,
     )
+
+
+def _sharing(wanted: str | GpuSharingPolicy) -> GpuSharingPolicy:
+    if not isinstance(wanted, str):
+        return wanted
+    if wanted not in HEURISTICS:
+        raise InvalidConfig(
+            f"no policy for a shared GPU is called {wanted!r}; choose one of "
+            f"{', '.join(sorted(HEURISTICS))}"
+        )
+    return HEURISTICS[wanted]()
 
 
 def _score(wanted: str | CoRunScore) -> CoRunScore:

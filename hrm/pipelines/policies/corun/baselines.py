@@ -126,17 +126,17 @@ def _core_wait_s(view: NodeView, queued: Sequence[ReadySubtask]) -> float:
 
 
 class CorunMinMin:
-    """At most ``window`` of those that wait, oldest first, are planned: the plan is quadratic."""
+    """All that it is shown is planned; the plan is quadratic in that, and the node's window bounds
+    it."""
 
     name = "min-min"
 
-    def __init__(self, *, rng: np.random.Generator, caps: Caps = CAPS, window: int = 64) -> None:
+    def __init__(self, *, rng: np.random.Generator, caps: Caps = CAPS) -> None:
         self._caps = caps
-        self._window = window
 
     def dispatch(self, view: NodeView) -> list[StartDecision]:
         free = Tentative(view, self._caps)
-        waiting = list(view.ready[: self._window])
+        waiting = list(view.ready)
         cores_s = [*view.core_remaining_s]
         heapq.heapify(cores_s)
         places = [gpu.index for gpu in view.gpus] + [_CORES] * bool(cores_s)

@@ -10,7 +10,7 @@ the job alone puts on the GPU, each a share 0..1::
 
 ``runs.csv``, a line for each job of each set that ran together: ``run`` (any text that is the same
 for the jobs of one set), ``sharing`` (``mps`` or ``time-slicing``), ``job``, and ``slowdown``: its
-time in this set over its time alone::
+time in this set over its time alone, ``SLOWDOWNS``::
 
     run,sharing,job,slowdown
     1,time-slicing,resnet50 32,1.43
@@ -31,6 +31,7 @@ from pathlib import Path
 import numpy as np
 
 from hrm.errors import InvalidRequest
+from hrm.pipelines.core.gpu_use import GpuUsePart
 from hrm.pipelines.core.model import CO_RUN_FEATURES, Device, Row, Vector
 from hrm.pipelines.policies.corun.gpu_sharing import GpuSharing
 from hrm.pipelines.policies.corun.pair_effects import PairEffects, Ridges, pair_prior
@@ -42,6 +43,8 @@ __all__ = ["CoRun", "CoRunTable", "TabledEstimates", "TabledJob", "read_table", 
 JOBS, RUNS = "jobs.csv", "runs.csv"
 _JOB_COLUMNS = ("job", "kind")
 _RUN_COLUMNS = ("run", "sharing", "job", "slowdown")
+SLOWDOWNS = (0.1, 1_000.0)
+"""What can have been measured: beyond these it is another figure, or another unit."""
 _MODES = {mode.value: mode for mode in GpuSharing}
 
 
@@ -108,6 +111,12 @@ class TabledEstimates:
 
     def gpu_memory_mib(self, row: Row) -> float:
         return 0.0
+
+    def runs_alone(self, row: Row) -> int:
+        return 0
+
+    def gpu_use(self, row: Row) -> tuple[GpuUsePart, ...]:
+        return ()
 
     def pair_prior(self, victim: Row, partner: Row) -> float:
         """See ``Stdm.pair_prior``."""
@@ -184,10 +193,11 @@ def _runs(path: Path, rows: Mapping[str, Row]) -> Iterator[CoRun]:
                 f"run {cells['run']!r}"
             )
         slowdown = _number(where, "slowdown", cells["slowdown"])
-        if slowdown <= 0:
+        least, most = SLOWDOWNS
+        if not least <= slowdown <= most:
             raise InvalidRequest(
                 f"{where}: slowdown is {slowdown:g}; it is the time in the set over the time "
-                f"alone, above 0"
+                f"alone, {least:g} to {most:g}: correct it, or leave out run {cells['run']!r}"
             )
         known, jobs, _ = sets.setdefault(cells["run"], (mode, [], where))
         if known is not mode:

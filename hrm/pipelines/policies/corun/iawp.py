@@ -6,7 +6,8 @@ Two steps, repeated until neither changes anything:
 speed up most moves into the GPU queue, while that is shorter than ``queue_length`` for each GPU.
 
 *admit*: of all pairs of a queued subtask and a GPU that fit, the one with the smallest co-run score
-starts; ties go to the larger speed-up, then to the older, then to the lower GPU. A subtask that has
+starts, an idle GPU before a shared one that would cost nothing (``scores.loss``). Ties go to the
+GPU on which fewer run, then to the larger speed-up, the older, the lower GPU. A subtask that has
 waited for ``patience`` times its own run time goes first; if it fits nowhere, the GPU that is free
 for it soonest is reserved for it.
 
@@ -26,7 +27,7 @@ import math
 
 import numpy as np
 
-from hrm.pipelines.core.feasibility import CAPS, Caps
+from hrm.pipelines.core.feasibility import CAPS, QUEUED_MAX, Caps
 from hrm.pipelines.core.model import (
     Device,
     GpuView,
@@ -36,7 +37,7 @@ from hrm.pipelines.core.model import (
     StartDecision,
     SubtaskKey,
 )
-from hrm.pipelines.policies.corun.scores import CoRunScore, progress
+from hrm.pipelines.policies.corun.scores import CoRunScore, loss, progress
 from hrm.pipelines.policies.corun.tentative import Tentative, row_on
 
 __all__ = ["Iawp"]
@@ -55,7 +56,7 @@ class Iawp:
         rng: np.random.Generator,
         score: CoRunScore,
         caps: Caps = CAPS,
-        queue_length: int = 8,
+        queue_length: int = QUEUED_MAX,
         patience: float = 5.0,
         tail_guard: bool = False,
         steal: bool = False,
@@ -200,7 +201,9 @@ class _Turn:
             found = self._progress[rows] = progress(rows, self.view.estimates)
         return found
 
-    def rank(self, subtask: ReadySubtask, gpu: GpuView) -> tuple[float, float, float, int, int]:
+    def rank(
+        self, subtask: ReadySubtask, gpu: GpuView
+    ) -> tuple[float, bool, float, int, float, float, int, int]:
         """A sort key: the smallest goes first."""
         row = row_on(subtask.row, gpu)
         known = (row, gpu.running)
@@ -209,4 +212,5 @@ class _Turn:
             score = self._score.score(row, gpu.running, self.view.estimates)
             self._scores[known] = score
         order = self._order[subtask.key]
-        return (score, -self.speedup(subtask), subtask.since, order, gpu.index)
+        taken = (loss(score), bool(gpu.running), score, len(gpu.running))
+        return (*taken, -self.speedup(subtask), subtask.since, order, gpu.index)

@@ -101,7 +101,9 @@ class PairEffects:
     def __init__(self, ridges: Ridges | None = None) -> None:
         self._ridges = Ridges() if ridges is None else ridges
         self._sums: dict[Pair, tuple[float, float]] = {}
-        """(victim, partner): observations, and the sum of their ln(slow-down)."""
+        """(victim, partner): observations, and the sum of their ln(slow-down); in the order of the
+        latest."""
+        self._marks: dict[Pair, int] = {}
         self._coefficients = np.array([0.0, 1.0])
         self._effects: dict[Hashable, float] = {}
         self._new = 0.0
@@ -110,7 +112,12 @@ class PairEffects:
         return len(self._sums)
 
     def observe(
-        self, victim: Row, co_runners: Sequence[Row], slowdown: float, prior: Prior
+        self,
+        victim: Row,
+        co_runners: Sequence[Row],
+        slowdown: float,
+        prior: Prior,
+        mark: int = 0,
     ) -> None:
         """Learn, with the next ``fit``, that a run of ``victim`` took ``slowdown`` times its time
         alone.
@@ -118,6 +125,7 @@ class PairEffects:
         Args:
             co_runners: what shared its GPU, at least one.
             prior: see ``Prior``; divides the excess among several co-runners.
+            mark: for ``since``; never decreases.
         """
         excess = min(_MOST, max(_LEAST, slowdown)) - 1.0
         expected = [max(1e-3, self.excess(victim, one, prior)) for one in co_runners]
@@ -127,10 +135,16 @@ class PairEffects:
             own = excess * part / whole if excess > 0 else excess * weight
             count, total = self._sums.pop((victim, one), (0.0, 0.0))
             if not count and len(self._sums) >= PAIRS_MAX:
-                del self._sums[next(iter(self._sums))]
+                self._evict()
             value = math.log(max(_LEAST, 1.0 + own))
             self._sums[victim, one] = (count + weight, total + weight * value)
+            self._marks[victim, one] = mark
         self._new += 1.0
+
+    def _evict(self) -> None:
+        oldest = next(iter(self._sums))
+        del self._sums[oldest]
+        self._marks.pop(oldest, None)
 
     def excess(self, victim: Row, partner: Row, prior: Prior) -> float:
         """(slow-down - 1) of ``victim`` next to ``partner``, at least -0.95."""
@@ -148,6 +162,11 @@ class PairEffects:
         """By (victim, partner): how many observations, and the sum of their ln(slow-down)."""
         return self._sums
 
+    def since(self, mark: int) -> dict[Pair, tuple[float, float]]:
+        """As ``sums``, of those that were observed after ``mark``, the latest first; -1: all."""
+        pairs = reversed(self._sums.items())
+        return {pair: sums for pair, sums in pairs if self._marks.get(pair, 0) > mark}
+
     def adopt(self, sums: Mapping[Pair, tuple[float, float]]) -> None:
         """Continue from ``sums``, with the next ``fit``; each replaces what is known of its pair.
 
@@ -161,7 +180,7 @@ class PairEffects:
             self._sums.pop(pair, None)
             self._sums[pair] = known
         while len(self._sums) > PAIRS_MAX:
-            del self._sums[next(iter(self._sums))]
+            self._evict()
         self._new += len(sums)
 
     def fit(self, prior: Prior) -> None:

@@ -9,7 +9,8 @@ Three figures for each score and each way of sharing:
             set, relative to choosing at random (0: always the best, 1: as good as random)
 
 Scores that learn are tried *cold*, before any co-run, and *seen*: each set after those of the other
-half of the table were observed. Intervals are of 95 %, over jobs drawn with replacement (a set
+half of the table were observed. A set that was measured twice is in one half with both: seen, it
+would be known already. Intervals are of 95 %, over jobs drawn with replacement (a set
 counts as often as all of its jobs were drawn together): sets of one job resemble each other.
 
 Sources: LDWP + IAWP, section 3.4; Spearman (1904); the bootstrap of two crossed factors after Owen
@@ -18,7 +19,7 @@ Sources: LDWP + IAWP, section 3.4; Spearman (1904); the bootstrap of two crossed
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,7 +31,17 @@ from hrm.pipelines.policies.corun.pair_effects import Ridges
 from hrm.pipelines.policies.corun.predictors import Floats
 from hrm.pipelines.policies.corun.scores import CoRunScore, PredictsVictims
 
-__all__ = ["RESAMPLES", "Figure", "ScoreQuality", "qualities", "rank_correlation", "regret"]
+__all__ = [
+    "RESAMPLES",
+    "Figure",
+    "ScoreQuality",
+    "halves_of",
+    "pair_of_kinds",
+    "qualities",
+    "rank_correlation",
+    "regret",
+    "same_set",
+]
 
 RESAMPLES = 400
 FOLDS = 2
@@ -60,6 +71,29 @@ class ScoreQuality:
     choices: int
 
 
+def same_set(run: CoRun) -> Hashable:
+    """Equal for runs of the same jobs."""
+    return tuple(sorted(run.rows))
+
+
+def pair_of_kinds(run: CoRun) -> Hashable:
+    """Equal for runs of the same kinds of jobs: of two in different halves, no job of a kind was
+    seen next to one of the other's kind."""
+    return tuple(sorted(row.kind for row in run.rows))
+
+
+def halves_of(
+    runs: Sequence[CoRun],
+    rng: np.random.Generator,
+    together: Callable[[CoRun], Hashable] = same_set,
+) -> _Counts:
+    """The half, 0 or 1, of each run, drawn; runs for which ``together`` is equal share one."""
+    numbers: dict[Hashable, int] = {}
+    of_run = [numbers.setdefault(together(run), len(numbers)) for run in runs]
+    halves: _Counts = rng.permutation(len(numbers)) % FOLDS
+    return halves[of_run]
+
+
 def qualities(
     table: CoRunTable,
     scores: Mapping[str, Callable[[], CoRunScore]],
@@ -68,6 +102,7 @@ def qualities(
     seed: int = 0,
     ridges: Ridges | None = None,
     share: float = 1.0,
+    together: Callable[[CoRun], Hashable] = same_set,
 ) -> list[ScoreQuality]:
     """Of every score, in each mode of ``table``; learning ones cold and seen.
 
@@ -75,12 +110,14 @@ def qualities(
         seed: of the halves and of the resampled jobs.
         ridges: of the score ``sensitivity``.
         share: of the other half that is observed before a set is judged, 0..1.
+        together: see ``halves_of``. With ``pair_of_kinds`` no set is judged that is like one that
+            was seen.
     """
     found = []
     for mode in table.modes():
         runs = [run for run in table.runs if run.sharing is mode]
         cases = _Cases(runs, np.random.default_rng([seed, 0xB0]), resamples)
-        halves = np.random.default_rng([seed, 0xFD]).permutation(len(runs)) % FOLDS
+        halves = halves_of(runs, np.random.default_rng([seed, 0xFD]), together)
         for name, make in scores.items():
             score = make()
             cold = [TabledEstimates(table, mode, ridges)] * len(runs)

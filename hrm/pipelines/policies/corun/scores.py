@@ -7,7 +7,11 @@
                  on their loads (``Slowdowns``)
 ``sensitivity``  the same, by what each was seen to suffer and to inflict (``PairEffects``)
 
-An idle GPU scores 0. Source: LDWP + IAWP, section 3.4.
+An idle GPU scores 0. Scores that learn may be below: a step whose time alone was that of a slow
+first run seems to gain by any company. That still ranks partners, but nothing gains by sharing:
+wherever a shared GPU is compared with an idle one, less than 0 counts as 0 (``loss``).
+
+Source: LDWP + IAWP, section 3.4.
 """
 
 from __future__ import annotations
@@ -35,12 +39,14 @@ __all__ = [
     "Sensitivity",
     "cosine",
     "joint_excess",
+    "loss",
     "progress",
+    "speeds",
 ]
 
 
 class CoRunScore(Protocol):
-    """Smaller is better, 0 for an idle GPU. ``co_runners``: the rows that run there."""
+    """Smaller is better, 0 for an idle GPU, ``loss``. ``co_runners``: the rows that run there."""
 
     name: str
 
@@ -152,17 +158,27 @@ class Sensitivity:
         return sum(_pair_excess(row, other, estimates) for other in co_runners)
 
 
+def loss(expected: float) -> float:
+    """What a co-run that is ``expected`` to cost so much costs against none: at least 0."""
+    return max(0.0, expected)
+
+
 def progress(rows: Sequence[Row], estimates: Estimates) -> float:
     """Work that ``rows`` are expected to do together in a second on one GPU, in seconds alone.
 
     1 for one row by itself; below 1 they would all be done sooner one after the other.
     """
-    total = 0.0
+    return sum(speeds(rows, estimates))
+
+
+def speeds(rows: Sequence[Row], estimates: Estimates) -> list[float]:
+    """How fast each of ``rows`` is expected to be next to the others, over its speed alone."""
+    found = []
     for place, row in enumerate(rows):
         others = (*rows[:place], *rows[place + 1 :])
         excess = sum(_pair_excess(row, other, estimates) for other in others)
-        total += 1.0 / (1.0 + max(0.0, excess))
-    return total
+        found.append(1.0 / (1.0 + loss(excess)))
+    return found
 
 
 def _pair_excess(victim: Row, partner: Row, estimates: Estimates) -> float:

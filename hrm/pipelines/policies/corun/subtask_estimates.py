@@ -18,13 +18,15 @@ Source: LDWP + IAWP, sections 2.4 (STDM) and 3.3.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal
 
 import numpy as np
 
 from hrm.errors import InvalidRequest
+from hrm.pipelines.core.gpu_use import GpuUsePart, check_gpu_use
 from hrm.pipelines.core.model import CO_RUN_FEATURES, Device, Row, SubtaskSpec, Vector
+from hrm.pipelines.policies.corun.estimate_entry import RUNS_REMEMBERED, EstimateEntry
 from hrm.pipelines.policies.corun.gpu_sharing import GpuSharing
 from hrm.pipelines.policies.corun.metrics import (
     BUCKET_MB,
@@ -38,9 +40,10 @@ from hrm.pipelines.policies.corun.metrics import (
 )
 from hrm.pipelines.policies.corun.pair_effects import PairEffects, pair_prior
 from hrm.pipelines.policies.corun.predictors import Floats, Gaussian, Neighbours, Predictor
+from hrm.pipelines.policies.corun.recorded_use import RecordedUse
 from hrm.pipelines.policies.corun.slowdowns import LOADS, Slowdowns
 
-__all__ = ["DEFAULT_S_PER_MB", "ROWS_MAX", "EstimateEntry", "Stdm"]
+__all__ = ["DEFAULT_S_PER_MB", "ROWS_MAX", "Stdm"]
 
 DEFAULT_S_PER_MB = {Device.CPU: 0.04, Device.GPU: 0.01}
 ROWS_MAX = 4096
@@ -49,27 +52,15 @@ ROWS_MAX = 4096
 _BOTH = frozenset(Device)
 _GPU_FEATURES = [COLUMN[name] for name in CO_RUN_FEATURES]
 _PEAKS = ("memory", "gpu_memory")
+_PEAK_COLUMNS = [COLUMN[name] for name in _PEAKS]
 _ANY_MODEL = ("cpu", "memory")
 _LOG_MB = np.log(BUCKET_MB)
 _SPEEDUP, _SIZE = COLUMN["speedup"], COLUMN["size"]
-_RUNS_REMEMBERED = 20
 _MOVED = 0.02
 _NEAR = 0.05
 """Up to this distance, on scales of 0..1, a value counts as inside of what was measured."""
 _UNMEASURED_MOST = {"memory": 0.5, "gpu_memory": 0.8}
 _GPU_MEMORY_MIB = 8192.0
-
-
-@dataclass(slots=True)
-class EstimateEntry:
-    """One row. ``values`` (metrics,), NaN where not measured; ``runs``: mean time alone, count.
-
-    A time that was only seen with co-runners is kept as a guess, with a count of 0.
-    """
-
-    values: Floats = field(default_factory=lambda: np.full(len(METRICS), np.nan))
-    counts: Floats = field(default_factory=lambda: np.zeros(len(METRICS)))
-    runs: dict[Device, tuple[float, int]] = field(default_factory=dict)
 
 
 class Stdm:
@@ -140,6 +131,20 @@ class Stdm:
             return 0
         return int(np.count_nonzero(np.isfinite(entry.values))) + len(entry.runs)
 
+    def measured_s(self, row: Row, device: Device) -> float | None:
+        """See ``LearningEstimates``: the mean. On a core the GPU model does not matter."""
+        entry = self.entries.get(row)
+        if entry is not None and device in entry.runs:
+            return entry.runs[device][0]
+        if device is Device.GPU:
+            return None
+        same = [other for other in self._of_kind.get(row.kind, ()) if other.bucket == row.bucket]
+        times = [self.entries[o].runs[device][0] for o in same if device in self.entries[o].runs]
+        return sum(times) / len(times) if times else None
+
+    def measured_models(self, kind: str) -> list[str]:
+        return list(dict.fromkeys(row.gpu_model for row in self._of_kind.get(kind, ())))
+
     def observe_cells(self, row: Row, cells: Mapping[str, float]) -> None:
         """See ``LearningEstimates``; what has no column here is left out."""
         for name, value in cells.items():
@@ -169,7 +174,7 @@ class Stdm:
         elif metric in _PEAKS:
             entry.values[column] = max(before, scaled)
         else:
-            count = min(entry.counts[column], _RUNS_REMEMBERED)
+            count = min(entry.counts[column], RUNS_REMEMBERED)
             entry.values[column] += (scaled - before) / count
         if not abs(entry.values[column] - before) <= _MOVED:
             self._new_cells += 1
@@ -195,21 +200,23 @@ class Stdm:
             raise InvalidRequest(f"a run of {row.kind!r} took {seconds} s; it must be >= 0")
         self.changes += 1
         entry = self._entry(row)
-        mean_s, count = entry.runs.get(device, (0.0, 0))
         if device is Device.GPU and co_runners:
             loads = self._loads(row)
             others = np.sum([self._loads(other) for other in co_runners], axis=0)
+            mean_s, count = entry.runs.get(device, (0.0, 0))
             if count and mean_s > 0:
-                self.slowdowns.observe(loads, others, seconds / mean_s)
-                self.pair_effects.observe(row, co_runners, seconds / mean_s, self.pair_prior)
+                slowdown = seconds / mean_s
+                self.slowdowns.observe(loads, others, slowdown)
+                self.pair_effects.observe(
+                    row, co_runners, slowdown, self.pair_prior, mark=self.changes
+                )
                 if self._fits_pairs:
                     self.pair_effects.fit(self.pair_prior)
             else:
                 guess = seconds / self.slowdowns.slowdown(loads, others[None, :])
                 entry.runs[device] = (guess, 0)
         else:
-            count = min(count + 1, _RUNS_REMEMBERED)
-            entry.runs[device] = (mean_s + (seconds - mean_s) / count, count)
+            entry.ran_alone(device, seconds)
         self._runs_s.pop(row.kind, None)
         if memory_mib:
             self.observe(row, "memory", memory_mib)
@@ -217,10 +224,24 @@ class Stdm:
             self.observe(row, "gpu_memory", gpu_memory_mib)
         self._learn_speedup(row, entry)
 
+    def observe_gpu_use(self, row: Row, use: Sequence[GpuUsePart]) -> None:
+        """See ``LearningEstimates``.
+
+        Raises:
+            InvalidRequest: it is no profile.
+        """
+        check_gpu_use(use)
+        if not use or Device.GPU not in self._versions(row):
+            return
+        self.changes += 1
+        entry = self._entry(row)
+        known = entry.gpu_use
+        entry.gpu_use = RecordedUse(tuple(use)) if known is None else known.observed(use)
+
     def _learn_speedup(self, row: Row, entry: EstimateEntry) -> None:
         if len(self._versions(row)) < 2:
             return
-        cpu_s, gpu_s = self._measured_s(row, Device.CPU), self._measured_s(row, Device.GPU)
+        cpu_s, gpu_s = self.measured_s(row, Device.CPU), self.measured_s(row, Device.GPU)
         if cpu_s is None or not gpu_s:
             return
         value = scaled_speedup(cpu_s / gpu_s)
@@ -243,12 +264,14 @@ class Stdm:
         (``store``); replaces rows and pairs of the same key."""
         for row, entry in entries.items():
             self._entry(row)
+            entry.own = dict(entry.runs)
             self.entries[row] = entry
         self.devices |= devices
         self.declared_mib |= declared_mib
         self._cells = sum(int(np.isfinite(e.values).sum()) for e in self.entries.values())
         self._new_cells = self._cells
         self._fitted = False
+        self.changes += 1
         self._forget_everything()
         if pairs:
             self.pair_effects.adopt(pairs)
@@ -262,22 +285,16 @@ class Stdm:
         declared_mib: Mapping[str, int],
         pairs: Mapping[tuple[Row, Row], tuple[float, float]],
     ) -> None:
-        """Take in a table that others write to as well, this node among them: of each time, cell
-        and pair what more observations have gone into, and all else as it is."""
-        moved = self._merge_cells(entries)
-        for row, other in entries.items():
-            runs = self.entries[row].runs
-            for device, (seconds, count) in other.runs.items():
-                before = runs.get(device, (0.0, 0))
-                if count >= before[1] and before != (seconds, count):
-                    moved = True
-                    runs[device] = seconds, count
+        """Take in rows of a table that others write to as well, this node among them: of each cell,
+        pair and profile of a GPU what more observations have gone into, the larger peak, and of
+        each time its own once there are ``OWN_RUNS``, until then that of more runs."""
         for kind, versions in devices.items():
             self.devices[kind] = self.devices.get(kind, frozenset()) | versions
         self.declared_mib |= declared_mib
+        moved = {row.kind for row, other in entries.items() if self._merge_row(row, other)}
         if moved:
             self.changes += 1
-            self._forget_everything()
+            self._forget_predictions(*moved)
         known = self.pair_effects.sums()
         more = {p: sums for p, sums in pairs.items() if sums[0] > known.get(p, (0.0, 0.0))[0]}
         if more:
@@ -285,26 +302,30 @@ class Stdm:
             if self._fits_pairs:
                 self.pair_effects.fit(self.pair_prior)
 
-    def _merge_cells(self, entries: Mapping[Row, EstimateEntry]) -> bool:
-        """The cells of ``merge``, all rows at once; whether any has changed."""
-        if not entries:
-            return False
-        own = [self._entry(row) for row in entries]
-        mine = np.array([one.values for one in own])
-        my_counts = np.array([one.counts for one in own])
-        theirs = np.array([one.values for one in entries.values()])
-        their_counts = np.array([one.counts for one in entries.values()])
-        unknown = ~np.isfinite(mine)
-        take = np.isfinite(theirs) & ((their_counts >= my_counts) | unknown)
-        self._cells += int((take & unknown).sum())
-        distance = np.abs(theirs - mine)
-        changed = take & ~(distance <= 1e-9)
-        self._new_cells += int((take & ~(distance <= _MOVED)).sum())
-        counted = take & (their_counts != my_counts)
-        for number in np.flatnonzero((take & (theirs != mine) | counted).any(axis=1)).tolist():
-            own[number].values = np.where(take[number], theirs[number], mine[number])
-            own[number].counts = np.where(take[number], their_counts[number], my_counts[number])
-        return bool(changed.any())
+    def _merge_row(self, row: Row, other: EstimateEntry) -> bool:
+        """Has anything changed?"""
+        own = self._entry(row)
+        known = np.isfinite(own.values)
+        take = np.isfinite(other.values) & ((other.counts > own.counts) | ~known)
+        runs = [own.take_run(device, *run) for device, run in other.runs.items()]
+        uses = own.take_use(other.gpu_use)
+        if len(own.runs) == len(Device) and known[_SPEEDUP]:
+            take[_SPEEDUP] = False  # that of this node's own times, below
+        values = np.where(take, other.values, own.values)
+        peaks = np.stack([own.values, other.values])[:, _PEAK_COLUMNS]
+        values[_PEAK_COLUMNS] = np.fmax(*peaks)
+        changed = np.isfinite(values) & ~(np.abs(values - own.values) <= 1e-9)
+        self._new_cells += int((changed & ~(np.abs(values - own.values) <= _MOVED)).sum())
+        self._cells += int(np.isfinite(values).sum()) - int(known.sum())
+        own.values, own.counts = values, np.where(take, other.counts, own.counts)
+        if any(runs):
+            self._learn_speedup(row, own)
+        return any(runs) or uses or bool(changed.any())
+
+    def since(self, mark: int) -> dict[Row, EstimateEntry]:
+        """Rows that changed after ``changes`` was ``mark``, the latest first; -1: all rows."""
+        rows = reversed(self.entries.items())
+        return {row: entry for row, entry in rows if entry.changed > mark}
 
     # -- queries (hrm.pipelines.core.model.Estimates) -------------------------------------------
 
@@ -362,6 +383,16 @@ class Stdm:
                 return float(declared)
         return self._memory(row, "gpu_memory", self.gpu_memory_scale_mib(row.gpu_model))
 
+    def runs_alone(self, row: Row) -> int:
+        """See ``Estimates``."""
+        entry = self.entries.get(row)
+        return 0 if entry is None else entry.runs.get(Device.GPU, (0.0, 0))[1]
+
+    def gpu_use(self, row: Row) -> tuple[GpuUsePart, ...]:
+        """See ``Estimates``."""
+        entry = self.entries.get(row)
+        return () if entry is None or entry.gpu_use is None else entry.gpu_use.parts
+
     def outside(self, rows: Iterable[Row]) -> float:
         """How far ``rows`` are from what was measured here when the predictor was last fitted: the
         share of their metrics, 0..1, that lie outside of the 0.1 and 99.9 percentiles.
@@ -413,15 +444,17 @@ class Stdm:
                 if not self._of_kind[oldest.kind]:
                     del self._of_kind[oldest.kind]
             self._of_kind.setdefault(row.kind, []).append(row)
+        entry.changed = self.changes
         self.entries[row] = entry
         return entry
 
-    def _forget_predictions(self, kind: str) -> None:
+    def _forget_predictions(self, *kinds: str) -> None:
         cache: dict[Row, Floats] | dict[Row, Vector]
         for cache in (self._completed, self._features):
-            for row in [row for row in cache if row.kind == kind]:
+            for row in [row for row in cache if row.kind in kinds]:
                 del cache[row]
-        self._runs_s.pop(kind, None)
+        for kind in kinds:
+            self._runs_s.pop(kind, None)
 
     def _forget_everything(self) -> None:
         self._completed.clear()
@@ -438,6 +471,14 @@ class Stdm:
         if metric == "gpu_memory":
             return value / self.gpu_memory_scale_mib(row.gpu_model)
         return scaled_speedup(value) if metric == "speedup" else min(1.0, value)
+
+    def measured_mib(self, row: Row, metric: Literal["memory", "gpu_memory"]) -> float:
+        """The greatest memory that its runs were seen to take; 0: not measured."""
+        entry = self.entries.get(row)
+        held = math.nan if entry is None else float(entry.values[COLUMN[metric]])
+        of_host = metric == "memory"
+        scale = self.memory_scale_mib if of_host else self.gpu_memory_scale_mib(row.gpu_model)
+        return held * scale if math.isfinite(held) else 0.0
 
     def _memory(self, row: Row, metric: str, scale_mib: float) -> float:
         entry, column = self.entries.get(row), COLUMN[metric]
@@ -493,20 +534,9 @@ class Stdm:
         self._new_cells = 0
         self._forget_everything()
 
-    def _measured_s(self, row: Row, device: Device) -> float | None:
-        """Mean time, seconds, of exactly this row; on a core its GPU model does not matter."""
-        entry = self.entries.get(row)
-        if entry is not None and device in entry.runs:
-            return entry.runs[device][0]
-        if device is Device.GPU:
-            return None
-        same = [other for other in self._of_kind.get(row.kind, ()) if other.bucket == row.bucket]
-        times = [self.entries[o].runs[device][0] for o in same if device in self.entries[o].runs]
-        return sum(times) / len(times) if times else None
-
     def _known_s(self, row: Row, device: Device) -> float | None:
         """Measured, or interpolated over the sizes of the same kind."""
-        measured = self._measured_s(row, device)
+        measured = self.measured_s(row, device)
         if measured is not None:
             return measured
         points = {}

@@ -110,6 +110,7 @@ class Tentative:
         return replace(
             gpu,
             running=(*gpu.running, row),
+            elapsed_s=(*gpu.elapsed_s, 0.0),
             memory_used_mib=gpu.memory_used_mib + gpu_mib,
             utilisation=min(1.0, gpu.utilisation + load),
             remaining_s=max(gpu.remaining_s, self._estimates.run_s(row, Device.GPU)),

@@ -1,0 +1,218 @@
+"""Which ready subtasks share a GPU, by what each uses of it over its life.
+
+The question of the DqnGPU paper, for the GPUs of one node: a ``GpuSharingPolicy`` of
+``hrm.policies.shared_gpu`` names one waiting subtask after another that starts now, or waits, and
+what may run together is the ``CapacityRule`` of its profiles in every tick ahead.
+
+Offered are subtasks that a GPU runs at least as fast as a core does. One without a profile takes a
+GPU that is idle, alone, which records it; until it ends, nothing joins it. What was alone twice
+without leaving a profile (runs are too short, or the driver reports nothing) is taken to use
+throughout what the node estimates of it. A core takes what a GPU would not end sooner, the smallest
+speed-up first, as ``iawp`` with its tail guard.
+
+A tick is a power of two seconds, such that the mean run has eight to sixteen of them, as in the
+sets that policies are trained on: the decision is the same whether runs take seconds or minutes.
+How much pairs slow each other down follows from the node's estimates, which learn it from co-runs.
+
+Source: DqnGPU (Oh and Kim, Cluster Computing 2020), sections 3 and 4; where a run stands is taken
+as if it had been alone.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from hrm.pipelines.core.feasibility import CAPS, Caps
+from hrm.pipelines.core.gpu_use import USE_PARTS, GpuUsePart
+from hrm.pipelines.core.model import (
+    CO_RUN_FEATURES,
+    Device,
+    Estimates,
+    GpuView,
+    NodeView,
+    ReadySubtask,
+    Row,
+    StartDecision,
+)
+from hrm.pipelines.policies.corun.recorded_use import in_ticks
+from hrm.pipelines.policies.corun.scores import speeds
+from hrm.pipelines.policies.corun.tentative import Tentative, row_on
+from hrm.policies.shared_gpu.heuristics import GpuSharingPolicy, GpuSharingView, WaitingGpuJob
+from hrm.policies.shared_gpu.profiles import CapacityRule, Floats, GpuUseProfile, ProfileTable
+
+__all__ = ["DqnGpu"]
+
+_RUNS_TRIED = 2
+_SM = CO_RUN_FEATURES.index("sm")
+_TICKS_OF_A_RUN = 8.0
+_TICK_LEAST_S = 2.0**-10
+_TICKS_MOST = 4_096
+"""Of one profile: a run that takes hundreds of times the mean is shown by longer ticks."""
+
+
+class DqnGpu:
+    """One object for each node; it keeps nothing between calls."""
+
+    name = "dqngpu"
+
+    def __init__(
+        self,
+        *,
+        rng: np.random.Generator,
+        sharing: GpuSharingPolicy,
+        caps: Caps = CAPS,
+        rule: CapacityRule | None = None,
+    ) -> None:
+        self._sharing = sharing
+        self._caps = caps
+        self._rule = CapacityRule() if rule is None else rule
+
+    def dispatch(self, view: NodeView) -> list[StartDecision]:
+        """See ``NodePolicy``."""
+        free = Tentative(view, self._caps)
+        for gpu in view.gpus:
+            self._share(view, free, gpu.index)
+        self._fill_cores(view, free)
+        return free.starts
+
+    def _share(self, view: NodeView, free: Tentative, number: int) -> None:
+        """Start on one GPU what its policy names, until it waits."""
+        while True:
+            gpu = next(one for one in free.gpus if one.index == number)
+            if not all(self._use(view.estimates, row) for row in gpu.running):
+                return
+            faster = [one for one in free.left() if self._is_faster(view, one)]
+            fitting = [one for one in faster if free.fits(one, Device.GPU, number)]
+            known = [one for one in fitting if self._use(view.estimates, row_on(one.row, gpu))]
+            chosen = self._named(view, gpu, known) if known else None
+            if chosen is None and not gpu.running:
+                chosen = next((one for one in fitting if one not in known), None)
+            if chosen is None:
+                return
+            free.take(chosen, Device.GPU, number)
+
+    @staticmethod
+    def _use(estimates: Estimates, row: Row) -> tuple[GpuUsePart, ...]:
+        """Recorded, or estimated once there is no hope of a record; empty: still to be recorded."""
+        recorded = estimates.gpu_use(row)
+        if recorded or estimates.runs_alone(row) < _RUNS_TRIED:
+            return recorded
+        load = min(1.0, max(0.0, float(estimates.gpu_features(row)[_SM])))
+        return (GpuUsePart(load, estimates.gpu_memory_mib(row), load, 0.0),) * USE_PARTS
+
+    @staticmethod
+    def _is_faster(view: NodeView, subtask: ReadySubtask) -> bool:
+        if Device.GPU not in subtask.devices:
+            return False
+        return Device.CPU not in subtask.devices or view.estimates.speedup(subtask.row) >= 1.0
+
+    def _named(
+        self, view: NodeView, gpu: GpuView, candidates: Sequence[ReadySubtask]
+    ) -> ReadySubtask | None:
+        """The next of ``candidates``, all of which have profiles and fit by their peaks."""
+        estimates = view.estimates
+        rows = [row_on(one.row, gpu) for one in candidates]
+        tick_s = _tick_s(estimates, (*gpu.running, *rows))
+        profiles = [self._profile(estimates, row, gpu, tick_s) for row in rows]
+        unknown = len(gpu.running) - len(gpu.elapsed_s)
+        elapsed_s = (*(0.0,) * unknown, *gpu.elapsed_s)
+        running = [
+            (profile := self._profile(estimates, row, gpu, tick_s),
+             min(int(since_s / tick_s), len(profile) - 1))
+            for row, since_s in zip(gpu.running, elapsed_s, strict=True)
+        ]  # fmt: skip
+        fits = self._rule.fitting(running, ProfileTable(profiles))
+        if not fits.any():
+            return None
+        waiting = [
+            WaitingGpuJob(number, profile, int(one.since / tick_s))
+            for number, (one, profile) in enumerate(zip(candidates, profiles, strict=True))
+        ]
+        place = self._sharing.choose(
+            GpuSharingView(
+                now=int(view.now / tick_s),
+                running=running,
+                waiting=waiting,
+                fits=fits,
+                rule=self._rule,
+                pace=_pace(estimates, gpu.running, rows),
+            )
+        )
+        return None if place is None else candidates[place]
+
+    def _profile(
+        self, estimates: Estimates, row: Row, gpu: GpuView, tick_s: float
+    ) -> GpuUseProfile:
+        offered_mib = self._caps.gpu_memory_share * gpu.memory_mib
+        run_s = estimates.run_s(row, Device.GPU)
+        use = self._use(estimates, row)
+        return _profile_of(use, _rounded(run_s, tick_s), tick_s, offered_mib)
+
+    def _fill_cores(self, view: NodeView, free: Tentative) -> None:
+        speedup = view.estimates.speedup
+        left = sorted(free.left(), key=lambda one: speedup(one.row))
+        for place, subtask in enumerate(left):
+            if not free.idle_cores:
+                return
+            ahead = [one for one in left[place + 1 :] if Device.GPU in one.devices]
+            if not self._is_sooner_on_gpu(view, free, subtask, ahead):
+                free.take_core(subtask)
+
+    @staticmethod
+    def _is_sooner_on_gpu(
+        view: NodeView, free: Tentative, subtask: ReadySubtask, ahead: Sequence[ReadySubtask]
+    ) -> bool:
+        """``ahead``: what a GPU speeds up more, and takes first."""
+        gpus = free.gpus_for(subtask)
+        if not gpus:
+            return False
+        gpu_s = min(
+            gpu.remaining_s
+            + sum(free.work_s(one.row, gpu) for one in ahead) / len(gpus)
+            + view.estimates.run_s(row_on(subtask.row, gpu), Device.GPU)
+            for gpu in gpus
+        )
+        return gpu_s < view.estimates.run_s(subtask.row, Device.CPU)
+
+
+def _tick_s(estimates: Estimates, rows: Sequence[Row]) -> float:
+    """A power of two, for profiles to be made once and not with every change of an estimate."""
+    seconds = [estimates.run_s(row, Device.GPU) for row in rows]
+    mean_s = sum(seconds) / len(seconds)
+    least_s = max(_TICK_LEAST_S, max(seconds) / _TICKS_MOST)
+    exponent = math.floor(math.log2(max(mean_s / _TICKS_OF_A_RUN, _TICK_LEAST_S)))
+    return max(2.0**exponent, 2.0 ** math.ceil(math.log2(least_s)))
+
+
+def _rounded(run_s: float, tick_s: float) -> float:
+    """Whole ticks, upwards: estimates move by a little with every run."""
+    return tick_s * max(1, math.ceil(run_s / tick_s))
+
+
+@functools.lru_cache(maxsize=1_024)
+def _profile_of(
+    use: tuple[GpuUsePart, ...], run_s: float, tick_s: float, memory_mib: float
+) -> GpuUseProfile:
+    """The same object for the same profile: policies treat jobs with one profile as alike."""
+    return in_ticks(use, run_s=run_s, tick_s=tick_s, memory_mib=memory_mib)
+
+
+def _pace(estimates: Estimates, running: Sequence[Row], rows: Sequence[Row]) -> Floats:
+    """``GpuSharingView.pace`` of ``rows``, by the slow-downs that the node expects of pairs."""
+    before = sum(speeds(running, estimates))
+    kinds = list(dict.fromkeys(rows))
+    pairs = {
+        (one, other): sum(speeds((one, other), estimates))
+        for one, other in itertools.combinations_with_replacement(kinds, 2)
+    }
+    of_kind = {}
+    for kind in kinds:
+        after = speeds((*running, kind), estimates)
+        best = max(total for pair, total in pairs.items() if kind in pair)
+        of_kind[kind] = (after[-1], sum(after) - before, best)
+    return np.array([of_kind[row] for row in rows])

@@ -1,0 +1,72 @@
+"""``hrm app profile``: what steps were measured to take, and to use of a GPU."""
+
+from __future__ import annotations
+
+import getpass
+import json
+from collections.abc import Callable
+
+from typer.testing import Result
+
+from hrm.v1 import pipeline_pb2 as pb
+from tests.cli.conftest import FakeMaster
+
+Run = Callable[..., Result]
+
+
+def profile(kind: str, **fields: float) -> pb.PipelineProfile:
+    row = pb.PipelineRow(kind=kind, bucket=1, gpu_model="P4")
+    return pb.PipelineProfile(row=row, size_above_mb=20.0, size_at_most_mb=60.0, **fields)  # type: ignore[arg-type]
+
+
+def measured() -> list[pb.PipelineProfile]:
+    on_gpu = profile("video/detect", cpu_s=4.125, gpu_s=0.5, gpu_memory_mib=1480.0)
+    on_gpu.gpu_use_runs = 7
+    for number in range(16):
+        memory_mib = 100.0 * number
+        on_gpu.gpu_use.add(gpu=0.25, memory_mib=memory_mib, cores=0.25, pcie=0.02 * number)
+    return [on_gpu, profile("video/[b]join", cpu_s=1.5, memory_mib=2048.0)]
+
+
+def test_what_steps_take_and_use_of_a_gpu_is_shown(hrm: Run, master: FakeMaster) -> None:
+    master.pipelines.profiles = measured()
+    done = hrm("app", "profile", "video")
+    assert done.exit_code == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[1].split() == ["video/detect", "20", "to", "60", "P4", "4.12", "0.50", "1,480"]
+    assert lines[2].split() == ["video/[b]join", "20", "to", "60", "P4", "1.50", "2,048"]
+    memory = next(line for line in lines if "memory, MiB" in line and "1,500" in line)
+    assert memory.split()[-8:] == ["100", "300", "500", "700", "900", "1,100", "1,300", "1,500"]
+    time = next(line for line in lines if "time, %" in line)
+    assert time.split()[-8:] == ["25"] * 8 and time.split()[5] == "7"
+    assert sum("join" in line for line in lines) == 1
+    (asked,) = master.pipelines.requests
+    assert (asked.name, asked.user, asked.asker) == ("video", "", getpass.getuser())
+
+
+def test_without_a_profile_of_a_gpu_there_is_no_table_of_it(hrm: Run, master: FakeMaster) -> None:
+    master.pipelines.profiles = [profile("video/join", cpu_s=1.5)]
+    done = hrm("app", "profile", "video", "--user", "ada")
+    assert "use of the GPU" not in done.stdout
+    assert master.pipelines.requests[0].user == "ada"
+
+
+def test_sizes_beyond_the_last_bound_have_none_above(hrm: Run, master: FakeMaster) -> None:
+    one = profile("video/join", cpu_s=1.5)
+    one.size_above_mb, one.size_at_most_mb = 400.0, 0.0
+    master.pipelines.profiles = [one]
+    assert "over 400" in hrm("app", "profile", "video").stdout
+
+
+def test_json_has_every_part(hrm: Run, master: FakeMaster) -> None:
+    master.pipelines.profiles = measured()
+    found = json.loads(hrm("app", "profile", "video", "-o", "json").stdout)["profiles"]
+    assert len(found[0]["gpu_use"]) == 16 and found[0]["gpu_use"][3]["memory_mib"] == 300.0
+    assert found[1]["gpu_use"] == []
+
+
+def test_what_was_never_measured_says_what_to_type(hrm: Run, master: FakeMaster) -> None:
+    done = hrm("app", "profile", "vid[e]o")
+    assert done.exit_code == 0 and done.stdout == ""
+    assert "no step of vid[e]o was measured yet" in done.stderr.replace("\n", " ")
+    assert "hrm pipeline list --all" in done.stderr
