@@ -11,7 +11,6 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from hrm.core.master.explain import explain
-from hrm.core.master.gpu_contest import Contest
 from hrm.core.messages import events as e
 from hrm.core.vocabulary.bounds import Bounds
 from hrm.core.vocabulary.model import (
@@ -561,25 +560,6 @@ def test_what_waits_for_containers_that_the_master_gave_up_is_not_taken_back(
     assert cluster.states(one) == {"waiting": 1}
     assert cluster.app(one).ended_ids == set(), "it was not taken back"
     assert cluster.states(two).get("running", 0) == 0
-
-
-def test_what_is_about_to_start_counts_for_the_share_of_its_application() -> None:
-    """It waits at units for what the master gave up, and starts without another word of it."""
-    cluster = gpus(2)
-    has_three, has_none = cluster.submit(2, GPU), cluster.submit(0)
-    cluster.settle()
-    cluster.request(has_three, range(3, 13), GPU)
-    cluster.request(has_none, range(1, 11), GPU)
-    cluster.settle()
-    shares = cluster.master.placement.gpu_shares
-    (users,) = shares._kinds(cluster.now)
-    five_free = [[5], [5]]
-
-    contest = Contest(users, five_free, starting_mib=[1000, 0])
-
-    assert [user.application_id for user in users] == [has_three, has_none]
-    assert contest.shares_mib() == [4000, 4000], "two run, one is about to start, five are free"
-    assert contest.starts() == [[1], [4]]
 
 
 def test_in_strict_order_one_to_which_no_gpu_goes_does_not_block_the_one_to_which_it_does() -> None:

@@ -101,6 +101,30 @@ def test_one_that_waits_for_a_gpu_goes_to_another_of_its_node(
     assert cluster.states(apps[2]) == {"running": 1}
 
 
+def test_none_is_moved_from_where_all_that_is_known_lets_it_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its node runs what the master has given up. It would be placed there again."""
+    cluster = VirtualCluster([unit(N1, vcores=1), unit(N2, vcores=1)])
+    apps = [cluster.submit(1) for _ in range(2)]
+    cluster.settle()
+    gone, stays = sorted(apps, key=lambda app: str(cluster.container(app, 1).node))
+    node = cluster.nodes[N1]
+    monkeypatch.setattr(node, "stop", lambda command: None)  # it takes long to end
+    cluster.disconnect(node)
+    cluster.finish(gone)
+    cluster.advance(cluster.bounds.node_timeout_s + 5)
+    cluster.register(node)
+    waits = cluster.submit(1)
+    cluster.settle()
+    assert cluster.container(waits, 1).node == N1
+    cluster.end_process(stays, 1)
+    cluster.finish(stays)
+    cluster.advance(30)
+    assert cluster.states(waits) == {"waiting": 1}
+    assert not cluster.app(waits).ended_ids, "it was not moved"
+
+
 def test_none_is_moved_before_a_while() -> None:
     busy = Busy(bounds=Bounds(relocation_wait_s=60.0))
     busy.end_elsewhere()
