@@ -94,9 +94,9 @@ def placed_mib(lots: Iterable[GpuLot]) -> int:
 
 class Contest:
     """One kind of GPUs. ``startable``: of each user's lots, how many of those that wait could start
-    now if nothing else did. ``may_queue``: may any wait at a unit? ``starting_mib``: of each user,
-    what waits at units and starts there with no other decision, since what is free or yielded
-    suffices: it is not startable any more, and its user's share of now."""
+    now if nothing else did. ``may_queue``: may any wait at a unit? ``starting_mib`` and ``behind``:
+    see ``GpuQueues``. What is starting is not startable any more, and its user's share of now; what
+    is free behind others that wait is nobody's to start now, and shared out all the same."""
 
     def __init__(
         self,
@@ -105,6 +105,7 @@ class Contest:
         *,
         may_queue: bool = True,
         starting_mib: Sequence[int] = (),
+        behind: Sequence[Sequence[int]] = (),
     ) -> None:
         self.users = users
         self.starting_mib = starting_mib or (0,) * len(users)
@@ -115,14 +116,13 @@ class Contest:
             for index, (user, counts) in enumerate(zip(users, startable, strict=True))
             if user.waits
         ]
-        self.free_mib = max(
-            (
-                count * lot.size_mib
-                for _, user, counts in self._waiting
-                for lot, count in zip(user.lots, counts, strict=True)
-            ),
-            default=0,
-        )
+        self.free_mib = _most_mib((user, counts) for _, user, counts in self._waiting)
+        self._unheld_mib = self.free_mib
+        if behind:
+            self._unheld_mib = _most_mib(
+                (user, [*map(sum, zip(counts, behind[index], strict=True))])
+                for index, user, counts in self._waiting
+            )
         self._held_back: set[ApplicationId] = set()
 
     def keep(self, holds: Iterable[HeldCapacity], ending_mib: Callable[[GpuUser], int]) -> None:
@@ -164,7 +164,7 @@ class Contest:
     def shares_mib(self) -> list[int]:
         """What each would hold if all GPUs were shared out from the start, the containers that are
         placed before those that wait."""
-        all_mib = self.free_mib + sum(user.placed_mib for user in self.users)
+        all_mib = self._unheld_mib + sum(user.placed_mib for user in self.users)
         all_mib += sum(self.starting_mib)
         wants = [each for user in self.users for each in user.wants]
         counts = iter(fair_parts(all_mib, wants))
@@ -210,6 +210,18 @@ def _parts(
         lacks_mib -= queues * lot.size_mib
         if lot.pending:
             yield lot.demand, GpuPart(min(count, lot.pending), queues)
+
+
+def _most_mib(could: Iterable[tuple[GpuUser, Sequence[int]]]) -> int:
+    """The most device memory that one of these could use, in containers of one size."""
+    return max(
+        (
+            min(count, lot.waiting) * lot.size_mib
+            for user, counts in could
+            for lot, count in zip(user.lots, counts, strict=True)
+        ),
+        default=0,
+    )
 
 
 def _mib(user: GpuUser, counts: Sequence[int]) -> int:

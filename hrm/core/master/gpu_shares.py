@@ -35,18 +35,17 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-import numpy as np
-
 from hrm.core.master import gangs
 from hrm.core.master.entities import Application, Container
 from hrm.core.master.gpu_contest import Contest, GpuUser
 from hrm.core.master.gpu_holds import GpuHolds
 from hrm.core.master.gpu_lines import GpuLines, Line, Nodes
 from hrm.core.master.gpu_preemption import Lack, lacking, lacking_together, victims
+from hrm.core.master.gpu_queues import GpuQueues, queued_for
 from hrm.core.master.returns import may_return, return_waiting, starts_where_it_waits
 from hrm.core.master.state import MasterState
 from hrm.core.messages.claims import Claim, Entry, GpuPart, Proposal
-from hrm.core.queue.yielding import instead_of, served, yields_there
+from hrm.core.queue.yielding import instead_of, yields_there
 from hrm.core.scheduling.cluster_view import ClusterView
 from hrm.core.scheduling.remote_scheduler import RemoteScheduler
 from hrm.core.scheduling.scheduler import Job, Scheduler
@@ -310,17 +309,17 @@ class FairGpuParts:
         if not user.waits:
             return []
         name = user.application_id
-        app, avoided = self._master_state.applications[name], self._avoided(name, now)
+        app, nodes = self._master_state.applications[name], self._nodes(user, now)
         members = self._gang_members(user.job, app)
         if members is None:
             found = lacking(user, lacks_mib, startable)
         else:
-            counts = [self._startable(x.demand, Nodes(avoided, app.requires)) for x in user.lots]
+            counts = [self._startable(x.demand, nodes) for x in user.lots]
             found = lacking_together(user, lacks_mib, counts, members)
         gang, lacks = members is not None, list[Lack]()
         for lot, many in found:
             queued_at = frozenset(x.unit_id for x in lot.queued)
-            lacks.append(Lack(name, lot.demand, many, avoided, queued_at, app.requires, gang))
+            lacks.append(Lack(name, lot.demand, many, nodes.avoided, queued_at, app.requires, gang))
         return lacks
 
     def _avoided(self, application_id: ApplicationId, now: float) -> frozenset[NodeName]:
@@ -377,7 +376,8 @@ class FairGpuParts:
         for users in self._users.everyone():
             if _is_contested(users):
                 startable = [self._startable_of(user, self._known_s) for user in users]
-                contest = Contest(users, startable, starting_mib=self._starting_mib(users))
+                starting_mib, behind = self._queues(users, self._known_s)
+                contest = Contest(users, startable, starting_mib=starting_mib, behind=behind)
                 for application_id, some in contest.parts():
                     parts.setdefault(application_id, {}).update(some)
         names = {user.application_id for users in self._users.everyone() for user in users}
@@ -407,32 +407,21 @@ class FairGpuParts:
     def _contest(self, users: list[GpuUser], now: float) -> Contest:
         startable = [self._startable_of(user, now) for user in users]
         may_queue = self._master_state.bounds.waiting_limit > 0
-        starting_mib = self._starting_mib(users)
-        contest = Contest(users, startable, may_queue=may_queue, starting_mib=starting_mib)
+        starting_mib, behind = self._queues(users, now)
+        contest = Contest(
+            users, startable, may_queue=may_queue, starting_mib=starting_mib, behind=behind
+        )
         if holds := self._holds.of_kind(users[0].slots, now):
             contest.keep(holds, self._ending_mib)
         return contest
 
-    def _starting_mib(self, users: Sequence[GpuUser]) -> list[int]:
-        """Of each, device memory of what it has queued where it starts with no other decision: what
-        is free there, as far as is known here, or yielded suffices. It was startable before it was
-        queued: shares are what they were."""
-        found = [0] * len(users)
-        lots = ((index, lot) for index, user in enumerate(users) for lot in user.lots)
-        owners = {x.container_id: index for index, lot in lots for x in lot.queued}
-        if not owners:
-            return found
-        state, slots = self._master_state.state, users[0].slots
-        some_free = state.free[:, Column.GPU_MEMORY_MIB] > 0
-        for row in np.flatnonzero((state.waiting_batch > 0) & (state.gpus == slots)).tolist():
-            queue = state.queue(row)
-            if not (some_free[row] or yields_there(queue)):
-                continue
-            for entry in served(queue):
-                index = owners.get(entry.container_id)
-                if index is not None:
-                    found[index] += entry.demand[Column.GPU_MEMORY_MIB]
-        return found
+    def _queues(self, users: Sequence[GpuUser], now: float) -> GpuQueues:
+        return queued_for(self._master_state.state, users, [self._nodes(x, now) for x in users])
+
+    def _nodes(self, user: GpuUser, now: float) -> Nodes:
+        """Where it may be."""
+        name = user.application_id
+        return Nodes(self._avoided(name, now), self._master_state.applications[name].requires)
 
     def _ending_mib(self, user: GpuUser) -> int:
         """What of that which it holds is about to end."""
@@ -462,7 +451,7 @@ class FairGpuParts:
 
     def _counted(self, user: GpuUser, now: float) -> Sequence[int]:
         app = self._master_state.applications[user.application_id]
-        nodes = Nodes(self._avoided(user.application_id, now), app.requires)
+        nodes = self._nodes(user, now)
         members = None if user.job is None else self._gang_members(user.job, app)
         if members is not None and not self._gang_could_start(members, nodes):
             return user.nothing

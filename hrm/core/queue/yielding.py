@@ -28,6 +28,7 @@ from hrm.core.vocabulary.feasibility import Vector, leaves, minus, plus
 from hrm.core.vocabulary.model import ContainerId
 
 __all__ = [
+    "beside_served",
     "instead_of",
     "served",
     "spare",
@@ -69,9 +70,14 @@ def served(queue: UnitQueue) -> Iterator[Entry]:
 def instead_of(queue: UnitQueue, container_id: ContainerId) -> Vector:
     """What one that comes instead of this one, which waits there, finds free or yielded beside what
     is served of the others."""
+    return beside_served(queue, without=container_id)
+
+
+def beside_served(queue: UnitQueue, *, without: ContainerId | None = None) -> Vector:
+    """What is free or yielded there beside what is ``served``, were one that waits not there."""
     left = plus(queue.free, _yielded(queue))
     for owner, entry in _waiters(queue):
-        if entry.container_id != container_id:
+        if entry.container_id != without:
             rest = minus(left, seen_from(queue, owner, entry))
             if min(rest) < 0:
                 break
