@@ -128,6 +128,9 @@ class ReadyList:
             shown += itertools.islice(order.ranked(), count)
         return tuple(self._ready[key] for _, key in sorted(shown))
 
+    def __contains__(self, key: object) -> bool:
+        return key in self._ready
+
     def __getitem__(self, key: SubtaskKey) -> ReadySubtask:
         return self._ready[key]
 

@@ -9,10 +9,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hrm.pipelines.core import node_messages as m
+from hrm.pipelines.core.dispatch import ReadyList
 from hrm.pipelines.core.feasibility import CAPS, QUEUED_MAX
-from hrm.pipelines.core.model import Device, PipelineSpec, Row
+from hrm.pipelines.core.model import (
+    Device,
+    PipelineSpec,
+    ReadySubtask,
+    Row,
+    SubtaskKey,
+    TaskId,
+)
 from hrm.pipelines.core.node import NodeBounds, PipelineNode
 from hrm.pipelines.core.node_messages import RunOutcome
+from hrm.pipelines.core.order import Work
 from hrm.pipelines.policies import corun
 from hrm.pipelines.policies.corun import Stdm
 from hrm.pipelines.policies.corun.iawp import Iawp
@@ -35,6 +44,23 @@ TIMES_S = {
     "leaning": {Device.CPU: 60.0, Device.GPU: 1.0},
     "even": {Device.CPU: 3.0, Device.GPU: 3.0},
 }
+
+
+def test_whether_a_step_is_ready_is_known_without_its_place_in_the_order() -> None:
+    asked: list[Work] = []
+
+    def remaining_s(work: Work) -> float:
+        asked.append(work)
+        return 0.0
+
+    ready = ReadyList(remaining_s)
+    keys = [SubtaskKey(TaskId(f"t{number}"), "a") for number in range(50)]
+    for key in keys:
+        one = ReadySubtask(key=key, row=Row("kind/a", 0, ""), devices=CPU, since=0.0)
+        ready.rank(one, (), 0.0)
+    ready.discard(keys[7])
+    assert [key in ready for key in keys] == [key != keys[7] for key in keys]
+    assert not asked
 
 
 def kind_of(name: str, **more: object) -> PipelineSpec:
