@@ -97,6 +97,7 @@ class Reason(enum.Enum):
     DISTRIBUTION = "out-of-distribution"
     DISAGREEMENT = "disagreement"
     UNKNOWN_TYPE = "unknown-type"
+    UNMEASURED = "unmeasured"
     NODES = "node-count"
     SCHEMA = "schema"
     STALE = "stale-snapshot"

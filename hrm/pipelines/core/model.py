@@ -323,6 +323,9 @@ class PipelineClusterView:
     arrival_rate_per_s: float
     alive: npt.NDArray[np.bool_]
     """Neither lost nor draining."""
+    unmeasured_steps: int = 0
+    """Steps of the task in question that never ran here with inputs of about this size: what
+    ``task_s`` says of them is a guess."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -255,6 +255,18 @@ class NodeTable:
             work_s += best_s if math.isfinite(best_s) else 0.0
         return work_s
 
+    def _unmeasured(self, task: TaskSpec) -> int:
+        """Steps of which no time was measured, on any device, next to any model of GPU here."""
+        measured_s = self.estimates.measured_s
+        return sum(
+            all(
+                measured_s(row_of(one, task.size_mb, model), device) is None
+                for model in self._models
+                for device in one.devices
+            )
+            for one in task.pipeline.subtasks
+        )
+
     def view(
         self, task: TaskSpec, fits: Mask, *, now: float, queue_length: int, rate_per_s: float
     ) -> PipelineClusterView:
@@ -272,6 +284,7 @@ class NodeTable:
             queue_length=queue_length,
             arrival_rate_per_s=rate_per_s,
             alive=self._alive.copy(),
+            unmeasured_steps=self._unmeasured(task),
             **columns,
         )
 

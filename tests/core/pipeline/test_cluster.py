@@ -23,7 +23,7 @@ from hrm.pipelines.core.model import (
 )
 from hrm.pipelines.core.node_messages import EndTask, NodeCapacity, NodeLoad, TaskOutcome
 from hrm.pipelines.core.task_record import TaskRecord
-from tests.core.pipeline.building import GPU, Node, capacity, pipeline, subtask, task
+from tests.core.pipeline.building import BOTH, GPU, Node, capacity, pipeline, subtask, task
 from tests.core.pipeline.invariants import check_cluster
 from tests.core.pipeline.running_means import RunningMeans
 
@@ -486,3 +486,29 @@ def test_the_queue_is_in_the_order_in_which_tasks_are_due() -> None:
     cluster.submit(task("b", short, at=5.0), 5.0)
     cluster.submit(task("c", short, at=1000.0), 1000.0)
     assert list(cluster.core.queue) == ["b", "a", "c"], "a may be passed for 1,000 s less b's own"
+
+
+def test_a_view_counts_the_steps_whose_time_was_never_measured() -> None:
+    """Of inputs of about this size, on whatever device."""
+    steps = (subtask("a"), subtask("b", on=BOTH), subtask("c", on=GPU))
+    seen: list[int] = []
+
+    class Asked(LeastWait):
+        def choose(
+            self, task: TaskSpec, view: PipelineClusterView, fits: npt.NDArray[np.bool_]
+        ) -> Choice:
+            seen.append(view.unmeasured_steps)
+            return super().choose(task, view, fits)
+
+    cluster = Cluster(Asked())
+    cluster.join(capacity(gpus=1))
+    estimates = cluster.core.estimates
+    cluster.submit(task("t0", pipeline(*steps)))
+    estimates.observe_run(Row("kind/a", 0, "P4"), Device.CPU, 3.0, 0.0, 0.0, ())
+    cluster.submit(task("t1", pipeline(*steps)))
+    estimates.observe_run(Row("kind/b", 0, "P4"), Device.CPU, 3.0, 0.0, 0.0, ())
+    estimates.observe_run(Row("kind/c", 1, "P4"), Device.GPU, 3.0, 0.0, 0.0, ())
+    cluster.submit(task("t2", pipeline(*steps)))
+    estimates.observe_run(Row("kind/c", 0, "P4"), Device.GPU, 3.0, 0.0, 0.0, ())
+    cluster.submit(task("t3", pipeline(*steps)))
+    assert seen == [3, 2, 1, 0]

@@ -118,6 +118,13 @@ def test_an_unknown_type() -> None:
     assert "Q " in _chosen(guarded(set_model()), view_of(11), task).why, "it knows no types"
 
 
+@both
+def test_a_step_that_never_ran_here(model: Model) -> None:
+    """Its time is a guess, and so are the ideal and all that is measured by it."""
+    why = _fell_back(guarded(model), view_of(11, unmeasured_steps=1), "unmeasured")
+    assert "1 of its 2 steps never ran here" in why
+
+
 def test_members_that_are_further_apart_than_ever_in_training() -> None:
     """Every input is within its range; what is strange is how they come together."""
     usual = _with(set_model(), spread_max=1e-4)

@@ -2,11 +2,11 @@
 
 The rules, in the order in which they are checked. Before the network is called: its features are
 those of this HRM (else it is never called), the type of task is one it knows (where it knows
-types), the number of nodes is about that of training (half of the fewest to four times the most),
-and the nodes' reports are fresh. After it: every value is finite and none is ten times greater than
-any in training, at most a tenth of its inputs lies outside of the ranges of training, the members
-of an ensemble are not further apart than on 99.9 % of training, and the chosen node may take the
-task and has reported lately.
+types), each of its steps has run here before, the number of nodes is about that of training (half
+of the fewest to four times the most), and the nodes' reports are fresh. After it: every value is
+finite and none is ten times greater than any in training, at most a tenth of its inputs lies
+outside of the ranges of training, the members of an ensemble are not further apart than on 99.9 %
+of training, and the chosen node may take the task and has reported lately.
 
 Ranges are of one input at a time. States that are strange as a whole, though no single number is,
 show in the members, here and there: of inputs that were drawn independently of each other, every
@@ -161,6 +161,13 @@ class GuardedClusterPolicy:
         trained = self._learned.trained
         if trained.types is not None and task.pipeline.name not in trained.types:
             raise Doubt(Reason.UNKNOWN_TYPE, f"it has never seen {task.pipeline.name}")
+        if view.unmeasured_steps:
+            steps = len(task.pipeline.subtasks)
+            raise Doubt(
+                Reason.UNMEASURED,
+                f"{view.unmeasured_steps} of its {steps} steps never ran here with inputs of this "
+                f"size, so that their times are guesses",
+            )
         nodes = int(np.count_nonzero(view.alive))
         least, most = NODES_LEAST * trained.nodes_min, NODES_MOST * trained.nodes_max
         if not least <= nodes <= most:
