@@ -5,13 +5,16 @@ what the seeds have in common cancels. Several scenarios are several chances for
 Holm's procedure raises each p value for that.
 
 ``run_kept`` writes what each job has found as soon as it is over, as lines of JSON, and goes on
-from there when it is called again: an interrupted command continues.
+from there when it is called again: an interrupted command continues. ``version_of`` is for the keys
+of jobs, so that runs of another version of the code are not taken for those of this one.
 
 Source of the ship rule: LDWP + IAWP, section 6.
 """
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import json
 import math
 import os
@@ -24,7 +27,7 @@ from typing import Any, TypeVar
 
 from benchmarks.simulation.figures import Interval, interval
 
-__all__ = ["Paired", "holm", "paired", "run_kept", "ship"]
+__all__ = ["Paired", "holm", "paired", "run_kept", "ship", "version_of"]
 
 J = TypeVar("J")
 R = TypeVar("R")
@@ -83,6 +86,23 @@ def ship(found: Sequence[Paired]) -> tuple[bool, int, int]:
     won = sum(one.difference.low > 0.0 for one in found)
     lost = sum(one.difference.low < SHIP_WORST and one.difference.mean < 0.0 for one in found)
     return won >= SHIP_WINS * len(found) / SHIP_OF and not lost, won, lost
+
+
+@functools.cache
+def version_of(*paths: Path) -> str:
+    """16 hexadecimal digits that change with the files at ``paths``: code, tables and models, those
+    below a directory too. Compiled code and what is hidden do not count."""
+    digest = hashlib.sha256()
+    for number, path in enumerate(paths):
+        below = sorted(one for one in path.rglob("*") if one.is_file()) if path.is_dir() else [path]
+        for one in below:
+            name = one.relative_to(path).as_posix()
+            if "__pycache__" in name or any(part.startswith(".") for part in name.split("/")[:-1]):
+                continue
+            content = one.read_bytes()
+            digest.update(f"{number} {name} {len(content)}\n".encode())
+            digest.update(content)
+    return digest.hexdigest()[:16]
 
 
 def run_kept(

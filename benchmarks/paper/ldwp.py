@@ -1,20 +1,22 @@
 """LDWP + IAWP against all there is without learning, at equal node policy and under overload.
 
     python -m benchmarks.paper.ldwp [--quick] [--json FILE] [--seeds 10] [--runs FILE]
-                                    [--only cells,overload,pairs,published,source]
+                                    [--only cells,cold,overload,pairs,published,source]
 
 - ``cells``: cores 2, 4, 16, by length of tasks 3, 12, 48, 192, at 0.8 of the fluid bound, node
   policy ``mct``: does ``ldwp-set`` decide, and is it better than the best heuristic of the cell, in
-  hindsight?
-- ``overload``: an hour at 1.5 times the fluid bound of four nodes.
+  hindsight? Tasks arrive for ten times the 95th percentile of response of the slowest pair, which a
+  pilot run on a validation seed estimates.
+- ``cold``: three of the cells from the first task on, when nothing has been measured yet.
+- ``overload``: an hour at 1.5 times the fluid bound of four nodes, against ``ect+min-min``.
 - ``pairs``: every cluster policy with every node policy, where interference matters; the co-run
   oracle first, which says what there is to gain.
 - ``published``: what the source compares, Random, ECT and PATS, at 10 to 120 tasks a minute.
 - ``source``: its reward (``delta``) and its features (table 1), as they are.
 
 Weights are frozen and were trained on seeds 0 to 99; these are 1000 and up. ``--runs FILE`` keeps
-every run and goes on where it was stopped. The figures of the paper are
-``benchmarks.paper.ldwp_figures``.
+every run and goes on where it was stopped; what another version of the code has found is not used.
+The figures of the paper are ``benchmarks.paper.ldwp_figures``.
 
 Source: LDWP + IAWP, sections 4 to 6.
 """
@@ -23,57 +25,65 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import hashlib
 import sys
 import tempfile
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import hrm
 from benchmarks import common
 from benchmarks.common import CONSOLE
-from benchmarks.paired_runs import holm, paired, run_kept
-from benchmarks.paper.ldwp_cases import Case, Found, run_case, scenario_of
+from benchmarks.paired_runs import run_kept, version_of
+from benchmarks.paper.ldwp_cases import (
+    VALIDATION_SEED,
+    Case,
+    Found,
+    Window,
+    run_case,
+    scenario_of,
+    window_of,
+)
+from benchmarks.paper.ldwp_document import LEARNED, NODE_POLICIES, ORACLES, document_of
 from benchmarks.paper.ldwp_summary import report
 from benchmarks.pipelines.measured_run import simulate
 from benchmarks.simulation.figures import interval
 from hrm.pipelines.policies import cluster as cluster_policies
 from hrm.pipelines.policies import corun
-from hrm.pipelines.sim import profiles as tables
 from hrm.pipelines.sim.policies import policies
 from hrm.policies import model_files
 
-__all__ = ["cases_of", "document_of", "main"]
+__all__ = ["cases_of", "cells_of", "main"]
 
 TEST_FIRST = 1_000
-LEARNED = "ldwp-set"
 CORES, TIME_SCALES = (2, 4, 16), (3.0, 12.0, 48.0, 192.0)
 HEURISTICS = ("least-loaded", "min-wait", "ect")
+COLD = ((2, 12.0), (4, 12.0), (16, 3.0))
 DEFAULT_PAIR = f"{cluster_policies.HEURISTIC}+{corun.HEURISTIC}"
+LEARNED_PAIR = f"{LEARNED}+{corun.HEURISTIC}"
 RIVAL = "ect+min-min"
-NODE_POLICIES = ("random", "mct", "min-min", "pats", "iawp:cosine", "iawp:guarded")
-ORACLES = ("iawp:oracle", "iawp:oracle:guarded")
 WORLDS = ("measured", "measured-mps")
 PUBLISHED = ("random+random", "ect+mct", "demand+pats", f"{LEARNED}+iawp:cosine")
 PUBLISHED_RATES = (10.0, 20.0, 40.0, 60.0, 90.0, 120.0)
-WORSE = 0.05
-SIGNIFICANT = 0.05
-EXPERIMENTS = ("cells", "overload", "pairs", "published", "source")
-HEADLINE = ("cells", "overload")
+EXPERIMENTS = ("cells", "cold", "overload", "pairs", "published", "source")
+HEADLINE = ("cells", "cold", "overload")
 """Without these nothing is written to the results."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The extent: seeds of each experiment, tasks of a cell by cores, minutes of overload."""
+    """The extent: seeds of each experiment, tasks of a cell's pilot run and the most that a cell
+    may have, tasks of a cold cell, minutes of overload."""
 
     cells: int
+    cold: int
     overload: int
     pairs: int
     published: int
-    tasks: Mapping[int, int]
+    pilot_tasks: int
+    tasks_most: int
+    cold_tasks: int
     minutes: float
     pair_tasks: int
     published_tasks: int
@@ -82,8 +92,26 @@ class Plan:
     source_decisions: int
 
 
-FULL = Plan(10, 3, 3, 2, {2: 300, 4: 150, 16: 200}, 60.0, 250, 300, TIME_SCALES, CORES, 1_500)
-QUICK = Plan(2, 1, 1, 1, {2: 80, 4: 80, 16: 80}, 6.0, 40, 40, (12.0,), (2, 4), 300)
+FULL = Plan(
+    cells=10, cold=10, overload=10, pairs=3, published=2, pilot_tasks=300, tasks_most=4_000,
+    cold_tasks=300, minutes=60.0, pair_tasks=250, published_tasks=300, scales=TIME_SCALES,
+    cores=CORES, source_decisions=1_500,
+)  # fmt: skip
+QUICK = Plan(
+    cells=2, cold=1, overload=1, pairs=1, published=1, pilot_tasks=30, tasks_most=80,
+    cold_tasks=40, minutes=6.0, pair_tasks=40, published_tasks=40, scales=(12.0,), cores=(2, 4),
+    source_decisions=300,
+)  # fmt: skip
+
+
+_HRM = Path(hrm.__file__).parent
+_BENCHMARKS = Path(__file__).parents[1]
+SIMULATED = (
+    *(_HRM / name for name in ("core", "pipelines", "policies", "runtime")),
+    _BENCHMARKS / "pipelines",
+    _BENCHMARKS / "paper" / "ldwp_cases.py",
+)
+"""The code, tables and weights that a run depends on."""
 
 
 class Job(NamedTuple):
@@ -93,27 +121,44 @@ class Job(NamedTuple):
     seed: int
 
 
-def cases_of(plan: Plan, only: Sequence[str]) -> list[tuple[Case, int]]:
-    """Every case, with its number of seeds."""
+def _cell(cores: int, scale: float, tasks: int) -> Case:
+    pairs = tuple(f"{name}+{corun.HEURISTIC}" for name in (*HEURISTICS, LEARNED))
+    return Case(
+        experiment="cells", name=f"{cores} cores, time x {scale:g}", pairs=pairs, tasks=tasks,
+        cores=cores, time_scale=scale, load=0.8,
+    )  # fmt: skip
+
+
+def cells_of(plan: Plan) -> list[Case]:
+    """The cells of the plan, with as many tasks as their pilot runs."""
+    return [_cell(cores, scale, plan.pilot_tasks) for cores in plan.cores for scale in plan.scales]
+
+
+def cases_of(
+    plan: Plan, only: Sequence[str], tasks: Mapping[str, int] | None = None
+) -> list[tuple[Case, int]]:
+    """Every case, with its number of seeds. ``tasks``: of each cell, by name; None: the most."""
     found: list[tuple[Case, int]] = []
     if "cells" in only:
-        pairs = tuple(f"{name}+{corun.HEURISTIC}" for name in (*HEURISTICS, LEARNED))
+        found += [
+            (replace(cell, tasks=tasks[cell.name] if tasks else plan.tasks_most), plan.cells)
+            for cell in cells_of(plan)
+        ]
+    if "cold" in only:
+        warm = [_cell(cores, scale, plan.cold_tasks) for cores, scale in COLD]
         found += [
             (
-                Case(
-                    experiment="cells", name=f"{cores} cores, time x {scale:g}", pairs=pairs,
-                    tasks=plan.tasks[cores], cores=cores, time_scale=scale, load=0.8,
-                ),
-                plan.cells,
+                replace(cell, experiment="cold", name=f"{cell.name}, cold", known=False),
+                plan.cold,
             )
-            for cores in plan.cores
-            for scale in plan.scales
-        ]  # fmt: skip
+            for cell in warm
+            if cell.cores in plan.cores
+        ]
     if "overload" in only:
         # Four of the paper's nodes can do 32 tasks a minute.
         case = Case(
             experiment="overload", name="four nodes at 1.5 x", tasks=round(48 * plan.minutes),
-            pairs=(DEFAULT_PAIR, RIVAL), load=1.5,
+            pairs=(RIVAL, DEFAULT_PAIR, LEARNED_PAIR), load=1.5,
         )  # fmt: skip
         found.append((case, plan.overload))
     if "pairs" in only:
@@ -146,24 +191,14 @@ def cases_of(plan: Plan, only: Sequence[str]) -> list[tuple[Case, int]]:
 
 
 def _key(job: Job) -> str:
-    held = b"".join(
-        path.read_bytes()
-        for path in (*sorted(model_files.PACKAGE_DIR.glob("*.npz")), *tables.SHIPPED)
-        if path.is_file()
-    )
-    return f"{hashlib.sha256(held).hexdigest()[:16]} {job!r}"
+    return f"{version_of(*SIMULATED)} {job!r}"
 
 
 def _run(job: Job) -> list[Found]:
     return run_case(job.case, job.seed)
 
 
-def _measure(plan: Plan, given: argparse.Namespace, only: Sequence[str]) -> list[Found]:
-    jobs = [
-        Job(case, TEST_FIRST + number)
-        for case, seeds in cases_of(plan, only)
-        for number in range(given.seeds or seeds)
-    ]
+def _runs(jobs: Sequence[Job], given: argparse.Namespace) -> list[Found]:
     runs: list[Found] = []
     made = run_kept(
         jobs, _run, key=_key, processes=given.processes, kept=given.runs,
@@ -176,115 +211,11 @@ def _measure(plan: Plan, given: argparse.Namespace, only: Sequence[str]) -> list
     return runs
 
 
-# --- comparison ----------------------------------------------------------------------------------
-
-
-def _of(runs: Sequence[Found], case: str, pair: str, figure: str) -> dict[int, float]:
-    return {
-        run.seed: run.values[figure]
-        for run in runs
-        if (run.case, run.pair) == (case, pair) and figure in run.values
-    }
-
-
-def _best(runs: Sequence[Found], case: str, pairs: Sequence[str]) -> str:
-    """The pair of the least mean slow-down, in hindsight."""
-
-    def mean(pair: str) -> float:
-        values = _of(runs, case, pair, "slowdown")
-        return sum(values.values()) / len(values)
-
-    return min(pairs, key=mean)
-
-
-def _against(runs: Sequence[Found], case: str, ours: str, pairs: Sequence[str]) -> dict[str, Any]:
-    """``ours`` against the best of ``pairs``: relative difference of the mean slow-down, paired by
-    seed; below 0 is better."""
-    theirs = _best(runs, case, pairs)
-    own, other = (_of(runs, case, pair, "slowdown") for pair in (ours, theirs))
-    decided = _of(runs, case, ours, "decided")
-    return {
-        "case": case,
-        "best": theirs,
-        "ours": interval(list(own.values())).as_json(),
-        "theirs": interval(list(other.values())).as_json(),
-        "difference": paired(own, other).as_json(),
-        "decided": min(decided.values()) if decided else 0.0,
-        "decided_mean": sum(decided.values()) / len(decided) if decided else 0.0,
-    }
-
-
-def document_of(runs: Sequence[Found], plan: Plan, only: Sequence[str]) -> dict[str, Any]:
-    """All that the report needs, as JSON, the headline figures first."""
-    cases = [case for case, _ in cases_of(plan, only)]
-    cells = [
-        _against(runs, c.name, c.pairs[-1], c.pairs[:-1]) for c in cases if c.experiment == "cells"
-    ]
-    for cell, p in zip(cells, holm([one["difference"]["p"] for one in cells]), strict=True):
-        cell["p_holm"] = p
-    gains = [-cell["difference"]["mean"] for cell in cells]
-    overload, rival = (
-        _of(runs, "four nodes at 1.5 x", pair, "of_bound") for pair in (DEFAULT_PAIR, RIVAL)
-    )
-    return {
-        "equal_node_policy_gain": sum(gains) / len(gains) if gains else None,
-        "cells_better": sum(
-            cell["difference"]["mean"] < 0.0 and cell["p_holm"] < SIGNIFICANT for cell in cells
-        ),
-        "cells_better_unadjusted": sum(cell["difference"]["high"] < 0.0 for cell in cells),
-        "cells_worse": sum(cell["difference"]["mean"] > WORSE for cell in cells),
-        "decided_least": min(
-            (run.values["decided"] for run in runs if "decided" in run.values), default=None
-        ),
-        "fallbacks": _fallbacks(runs),
-        "modes_at_end": dict(Counter(run.mode for run in runs if run.mode)),
-        "decided_mean": sum(cell["decided_mean"] for cell in cells) / len(cells) if cells else None,
-        "overload_share_of_bound": sum(overload.values()) / len(overload) if overload else None,
-        "overload_rival_share": sum(rival.values()) / len(rival) if rival else None,
-        "default_pair": DEFAULT_PAIR,
-        "experiments": list(only),
-        "cells": cells,
-        "equal_node_policy": [_equal(runs, c) for c in cases if c.experiment == "pairs"],
-        "points": [_point(runs, case, pair) for case in cases for pair in case.pairs],
-        "cpu_s": sum(run.values["cpu_s"] for run in runs),
-    }
-
-
-def _fallbacks(runs: Sequence[Found]) -> dict[str, int]:
-    """How often the learned policy fell back, in all runs, by reason."""
-    counts: Counter[str] = Counter()
-    for run in runs:
-        counts.update(run.fallbacks)
-    return dict(counts.most_common())
-
-
-def _equal(runs: Sequence[Found], case: Case) -> dict[str, Any]:
-    """The learned gain at each node policy, and what the co-run oracle leaves to gain."""
-    found: dict[str, Any] = {"case": case.name, "gains": []}
-    for node in NODE_POLICIES:
-        own = [pair for pair in case.pairs if pair.partition("+")[2] == node]
-        learned = f"{LEARNED}+{node}"
-        others = [pair for pair in own if pair != learned]
-        found["gains"].append({"node": node, **_against(runs, case.name, learned, others)})
-    found["headroom"] = [
-        {"node": oracle, **_against(runs, case.name, f"ect+{oracle}", [f"ect+{plain}"])}
-        for oracle, plain in zip(ORACLES, NODE_POLICIES[-2:], strict=True)
-    ]
-    everything = [p for p in case.pairs if not p.startswith(LEARNED) and "oracle" not in p]
-    found["best"] = _best(runs, case.name, everything)
-    return found
-
-
-def _point(runs: Sequence[Found], case: Case, pair: str) -> dict[str, Any]:
-    own = [run for run in runs if (run.case, run.pair) == (case.name, pair)]
-    names = [name for name in own[0].values if all(name in run.values for run in own)]
-    return {
-        "experiment": case.experiment,
-        "case": case.name,
-        "pair": pair,
-        "seeds": len(own),
-        "figures": {n: interval([run.values[n] for run in own]).as_json() for n in names},
-    }
+def _windows(plan: Plan, given: argparse.Namespace) -> list[Window]:
+    """How long tasks have to arrive in each cell, by a pilot run."""
+    pilots = [replace(cell, experiment="pilot") for cell in cells_of(plan)]
+    runs = _runs([Job(pilot, VALIDATION_SEED) for pilot in pilots], given)
+    return [window_of(pilot, runs, tasks_most=plan.tasks_most) for pilot in pilots]
 
 
 def _source(plan: Plan, seeds: int) -> list[dict[str, Any]]:
@@ -354,11 +285,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not only or not set(only) <= set(EXPERIMENTS):
         parser.error(f"--only {given.only}: name some of {', '.join(EXPERIMENTS)}")
     plan = QUICK if given.quick else FULL
-    runs = _measure(plan, given, only)
+    windows = _windows(plan, given) if "cells" in only else []
+    cases = cases_of(plan, only, {one.case: one.tasks for one in windows})
+    jobs = [
+        Job(case, TEST_FIRST + number)
+        for case, seeds in cases
+        for number in range(given.seeds or seeds)
+    ]
+    runs = _runs(jobs, given)
     document = {
         "benchmark": "ldwp",
         "provenance": common.provenance("benchmarks.paper.ldwp", ["numpy", "scipy"]),
-        **document_of(runs, plan, only),
+        **document_of(runs, [case for case, _ in cases], windows),
     }
     if "source" in only:
         document["source"] = _source(plan, given.seeds or plan.published)

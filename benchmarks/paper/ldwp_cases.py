@@ -6,14 +6,19 @@ what cells differ by. Load is a share of the bound of exactly this cluster and m
 and GPUs could do if work were fluid, or its links carry, if that is less.
 
 Every task counts, those that end after the last arrival too; ``spans`` says how many times the 95th
-percentile of response tasks arrived for.
+percentile of response tasks arrived for. Where it is a few times only, much of a run is the
+beginning on an empty cluster and the end without arrivals, so ``window_of`` chooses how many tasks
+a case needs for ``SPANS`` of them, from a pilot run on a seed of validation.
 """
 
 from __future__ import annotations
 
 import functools
+import math
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -29,7 +34,23 @@ from hrm.pipelines.sim.run import Policies
 from hrm.pipelines.sim.scenario import NodeType, Scenario, Work, WorkerNode, arrivals, workers
 from hrm.pipelines.sim.simulated_machine import LINK_MB_PER_S
 
-__all__ = ["Case", "Found", "bound_per_min", "run_case", "scenario_of"]
+__all__ = [
+    "SPANS",
+    "VALIDATION_SEED",
+    "Case",
+    "Found",
+    "Window",
+    "bound_per_min",
+    "run_case",
+    "scenario_of",
+    "window_of",
+]
+
+SPANS = 10.0
+"""Tasks arrive for this many times the 95th percentile of response, at least."""
+SPANS_WANTED = 1.15 * SPANS
+"""More, because queues of a longer run are longer, and seeds differ."""
+VALIDATION_SEED = 100
 
 _GPUS = ((P4, 8_192, 1), (P4, 8_192, 2), (K80, 12_288, 1), (K80, 12_288, 2))
 _MEMORY_MIB = 32_768
@@ -65,6 +86,17 @@ class Found:
     values: dict[str, float]
     fallbacks: dict[str, int] = field(default_factory=dict)
     mode: str = ""
+
+
+class Window(NamedTuple):
+    """The tasks that a case needs, by the ``pair`` with the longest ``response_p95_s`` in the
+    pilot run, which had ``pilot_tasks``."""
+
+    case: str
+    tasks: int
+    pilot_tasks: int
+    pair: str
+    response_p95_s: float
 
 
 @functools.lru_cache(maxsize=64)
@@ -144,6 +176,17 @@ def run_case(case: Case, seed: int) -> list[Found]:
         one = Found(case=case.name, pair=pair, seed=seed, values=values)
         found.append(_with_decisions(one, made))
     return found
+
+
+def window_of(pilot: Case, runs: Sequence[Found], *, tasks_most: int) -> Window:
+    """How many tasks arrive in ``SPANS_WANTED`` times the longest 95th percentile of response of
+    ``runs``, those of ``pilot``; in fifties, and at most ``tasks_most``."""
+    own = [run for run in runs if run.case == pilot.name]
+    slowest = max(own, key=lambda run: run.values["response_p95_s"])
+    p95_s = slowest.values["response_p95_s"]
+    needed = SPANS_WANTED * p95_s * scenario_of(pilot, VALIDATION_SEED).rate_per_min / 60.0
+    tasks = min(tasks_most, 50 * math.ceil(needed / 50.0))
+    return Window(pilot.name, tasks, pilot.tasks, slowest.pair, p95_s)
 
 
 def _values(case: Case, result: Result, work: Work) -> dict[str, float]:

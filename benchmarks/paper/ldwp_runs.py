@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import hashlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -17,14 +16,14 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.paired_runs import run_kept
+import hrm
+from benchmarks.paired_runs import run_kept, version_of
 from benchmarks.pipelines.fluid_bound import Fluid
 from benchmarks.pipelines.measured_run import simulate
 from benchmarks.pipelines.run_measures import Result
 from hrm.pipelines.sim import profiles as tables
 from hrm.pipelines.sim.policies import policies
 from hrm.pipelines.sim.scenario import APPLICATIONS, Change, Scenario, Work, arrivals, workers
-from hrm.policies import model_files
 
 __all__ = ["TEST_FIRST", "Job", "Run", "Setting", "bound_of", "run_all", "run_of", "scenario_of"]
 
@@ -32,6 +31,13 @@ TEST_FIRST = 1_000
 """The first of the seeds that results are measured on."""
 
 JOIN_S, LEAVE_S = 600.0, 1_200.0
+_HRM = Path(hrm.__file__).parent
+_SIMULATED = (
+    *(_HRM / name for name in ("core", "pipelines", "policies", "runtime")),
+    Path(__file__).parents[1] / "pipelines",
+    Path(__file__),
+)
+"""The code, tables and weights that a run depends on."""
 _TASK_COUNTS = (50, 100, 200, 400, 700, 1_000, 1_500)
 
 
@@ -207,18 +213,9 @@ def run_all(
         yield from runs
 
 
-@functools.lru_cache(maxsize=4)
-def _inputs(profiles: Path | None, weights: Path | None) -> str:
-    """A hash of the profiles and the models that jobs use; it does not include the code."""
-    files = [profiles] if profiles is not None else [*tables.SHIPPED]
-    for folder in (model_files.PACKAGE_DIR, weights):
-        files += sorted(folder.glob("*.npz")) if folder is not None else []
-    held = b"".join(path.read_bytes() for path in files if path.exists())
-    return hashlib.sha256(held).hexdigest()[:16]
-
-
 def _key(job: Job) -> str:
-    return f"{_inputs(job.profiles, job.weights)} {job!r}"
+    given = [path for path in (job.profiles, job.weights) if path is not None]
+    return f"{version_of(*_SIMULATED, *given)} {job!r}"
 
 
 def _run(held: dict[str, Any]) -> Run:

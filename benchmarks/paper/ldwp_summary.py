@@ -40,18 +40,12 @@ def report(document: Mapping[str, Any]) -> str:
     """Markdown."""
     parts = [_headline(document)]
     if document["cells"]:
-        rows = [
-            [
-                *_compared(c, c["case"]),
-                f"{c['p_holm']:.2g}",
-                f"{100 * c['decided_mean']:.0f} %",
-                f"{100 * c['decided']:.0f} %",
-            ]
-            for c in document["cells"]
-        ]
-        header = ["cell", "best heuristic", "over ideal", "ldwp-set", "difference", "p (Holm)",
-                  "decided, mean", "at least"]  # fmt: skip
-        parts += ["## Cells, at equal node policy", common.table(header, rows)]
+        parts += ["## Cells, at equal node policy", _cells(document["cells"])]
+        parts += _windows(document["windows"])
+    if document["cold"]:
+        parts += ["## Cold cells: from the first task on", _cells(document["cold"])]
+    if document["overload"]:
+        parts += ["## Overload", _overload(document["overload"])]
     for found in document["equal_node_policy"]:
         rows = [
             [
@@ -75,7 +69,7 @@ def report(document: Mapping[str, Any]) -> str:
                 ["node policy", "best heuristic", "over ideal", "ldwp-set", "difference"], rows
             ),
         ]
-    for experiment in ("cells", "overload", "published", "pairs"):
+    for experiment in ("cells", "cold", "overload", "published", "pairs"):
         points = [one for one in document["points"] if one["experiment"] == experiment]
         if points:
             parts += [f"## {experiment.capitalize()}: all figures", _table(points)]
@@ -87,6 +81,58 @@ def report(document: Mapping[str, Any]) -> str:
             common.table(["policy", "over ideal", "tasks/min"], rows),
         ]
     return "\n\n".join(parts)
+
+
+def _cells(cells: Sequence[Mapping[str, Any]]) -> str:
+    header = ["cell", "best heuristic", "over ideal", "ldwp-set", "difference", "p (Holm)",
+              "decided, mean", "at least", "arrivals, in p95"]  # fmt: skip
+    rows = [
+        [
+            *_compared(c, c["case"]),
+            f"{c['p_holm']:.2g}",
+            f"{100 * c['decided_mean']:.0f} %",
+            f"{100 * c['decided']:.0f} %",
+            f"{c['spans']:.1f}" + (", short" if c["short"] else ""),
+        ]
+        for c in cells
+    ]
+    return common.table(header, rows)
+
+
+def _windows(windows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The pilot runs that say how many tasks a cell has."""
+    if not windows:
+        return []
+    rows = [
+        [one["case"], one["pilot_tasks"], one["pair"], f"{one['response_p95_s']:.3g}", one["tasks"]]
+        for one in windows
+    ]
+    header = ["cell", "tasks of the pilot run", "slowest pair", "its p95, s", "tasks"]
+    text = "How many tasks a cell has, by a run of each pair on a seed of validation:"
+    return [text, common.table(header, rows)]
+
+
+def _overload(found: Sequence[Mapping[str, Any]]) -> str:
+    """One row for each pair and figure, against the rival."""
+    names = {"work_of_bound": "work", "of_bound": "tasks", "slowdown": "over ideal"}
+    rows = [
+        [
+            words,
+            one["pair"],
+            _shown(one[figure]["ours"]),
+            one["rival"],
+            _shown(one[figure]["theirs"]),
+            _percent(one[figure]["difference"]),
+        ]
+        for figure, words in names.items()
+        for one in found
+    ]
+    header = ["figure", "pair", "its", "rival", "the rival's", "difference"]
+    text = (
+        "`work` is what ended while tasks arrived, in ideal seconds, over the fluid bound of the "
+        "mix; `tasks` counts them instead, and grows where short ones go first."
+    )
+    return f"{text}\n\n{common.table(header, rows)}"
 
 
 def _table(points: Sequence[Mapping[str, Any]]) -> str:
@@ -111,19 +157,28 @@ def _headline(document: Mapping[str, Any]) -> str:
             f"{document['cells_better_unadjusted']}), and more than 5 % worse in "
             f"{document['cells_worse']}; the mean gain at equal node policy is "
             f"{100 * document['equal_node_policy_gain']:.1f} %. It decided "
-            f"{100 * document['decided_mean']:.0f} % in the mean, "
-            f"{100 * document['decided_least']:.0f} % in the run with the fewest, of all "
-            "experiments: a twentieth stays with the heuristic, to be compared with. Fallbacks: "
-            f"{_counts(document['fallbacks'])}; modes at the end of runs: "
-            f"{_counts(document['modes_at_end'])}."
+            f"{100 * document['decided_mean']:.0f} % in the mean, 90 % or more in "
+            f"{document['cells_decided']} cells, and {100 * document['decided_least']:.0f} % in "
+            "the run with the fewest: a twentieth stays with the heuristic, to be compared with. "
+            f"Windows are short, below 10 times the 95th percentile of response, in "
+            f"{document['cells_short']} cells."
         )
-    if document["overload_share_of_bound"] is not None:
+    if document["cold"]:
         lines.append(
-            f"Under 1.5 x load `{document['default_pair']}` ends "
-            f"{100 * document['overload_share_of_bound']:.0f} % of what the fluid bound allows of "
-            f"the mix, `ect+min-min` {100 * document['overload_rival_share']:.0f} %."
+            f"From the first task on, it is more than 5 % worse in {document['cold_worse']} of "
+            f"{len(document['cold'])} cells."
         )
+    for one in document["overload"]:
+        work = one["work_of_bound"]
+        lines.append(
+            f"Under 1.5 x load `{one['pair']}` does {100 * work['ours']['mean']:.0f} % of the "
+            f"work of the fluid bound, `{one['rival']}` {100 * work['theirs']['mean']:.0f} %: "
+            f"{_percent(work['difference'])}."
+        )
+    for experiment, counts in document["fallbacks"].items():
+        lines.append(f"Fallbacks, {experiment}: {_counts(counts)}.")
     lines.append(
+        f"Modes at the end of runs: {_counts(document['modes_at_end'])}. "
         f"Experiments: {', '.join(document['experiments'])}. `arrivals, in p95` says how many "
         "times the 95th percentile of response tasks arrived for: below 10 a window is short, and "
         "the end of the run, without arrivals, weighs."

@@ -7,10 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.paired_runs import Paired, holm, paired, ship
-from benchmarks.paper.ldwp import QUICK, cases_of
-from benchmarks.paper.ldwp import document_of as document_of_cases
-from benchmarks.paper.ldwp_cases import Case, Found, bound_per_min, run_case, scenario_of
+from benchmarks.paired_runs import Paired, holm, paired, ship, version_of
+from benchmarks.paper.ldwp import QUICK, cases_of, cells_of
+from benchmarks.paper.ldwp_cases import (
+    SPANS,
+    Case,
+    Found,
+    bound_per_min,
+    run_case,
+    scenario_of,
+    window_of,
+)
+from benchmarks.paper.ldwp_document import document_of as document_of_cases
 from benchmarks.paper.ldwp_learning import Online, online, plateau, summed
 from benchmarks.paper.ldwp_learning import report as learning_report
 from benchmarks.paper.ldwp_report import changes, document_of, report
@@ -54,47 +62,101 @@ def test_what_ships_wins_eight_of_ten_and_loses_none() -> None:
 
 
 def test_a_case_becomes_a_document_and_a_report() -> None:
-    plan = replace(QUICK, cells=2, scales=(12.0,), cores=(2,), tasks={2: 12}, minutes=3.0)
-    only = ("cells", "overload")
+    plan = replace(QUICK, cells=2, scales=(12.0,), cores=(2,), cold_tasks=12, minutes=3.0)
+    planned = cases_of(plan, ("cells", "cold", "overload"), {"2 cores, time x 12": 12})
+    cases = [case for case, _ in planned]
+    assert [case.tasks for case in cases] == [12, 12, 144]
     runs = [
         one
-        for case, seeds in cases_of(plan, only)
+        for case, seeds in planned
         for seed in range(1000, 1000 + seeds)
         for one in run_case(case, seed)
     ]
-    document = document_of_cases(runs, plan, only)
+    document = document_of_cases(runs, cases)
     (cell,) = document["cells"]
     assert cell["best"] in {"least-loaded+mct", "min-wait+mct", "ect+mct"}
+    own = [one for one in document["points"] if one["experiment"] == "cells"]
     assert cell["theirs"]["mean"] == min(
-        one["figures"]["slowdown"]["mean"]
-        for one in document["points"]
-        if one["experiment"] == "cells" and not one["pair"].startswith("ldwp")
+        one["figures"]["slowdown"]["mean"] for one in own if not one["pair"].startswith("ldwp")
     )
+    assert cell["spans"] == min(one["figures"]["spans"]["mean"] for one in own)
+    assert cell["short"] and document["cells_short"] == 1, "twelve tasks are few"
     assert document["equal_node_policy_gain"] == pytest.approx(-cell["difference"]["mean"])
-    assert 0.0 < document["overload_share_of_bound"] < 3.0
+    for one in document["overload"]:
+        assert one["pair"] in {"min-wait+mct", "ldwp-set+mct"}
+        assert 0.0 < one["work_of_bound"]["ours"]["mean"] < 3.0
     assert document["cells_better"] <= document["cells_better_unadjusted"]
     learned = [one for one in runs if one.mode]
     assert learned and all(one.pair.startswith("ldwp-set") for one in learned)
-    assert document["decided_least"] == min(one.values["decided"] for one in learned)
+    decided = [one.values["decided"] for one in learned if one.case == cell["case"]]
+    assert document["decided_least"] == min(decided)
     assert document["modes_at_end"] == {"on": len(learned)}
-    assert sum(document["fallbacks"].values()) == sum(one.values["fallbacks"] for one in learned)
-    assert "## Cells, at equal node policy" in summary(document)
+    counted = sum(sum(counts.values()) for counts in document["fallbacks"].values())
+    assert counted == sum(one.values["fallbacks"] for one in learned)
+    assert document["fallbacks"]["cold"]["unmeasured"] > 0
+    text = summary(document)
+    assert "## Cells, at equal node policy" in text and "## Cold cells" in text
+    assert ", short |" in text and "| work | ldwp-set+mct |" in text
 
 
 def test_a_cell_is_better_only_where_holm_leaves_it() -> None:
     """Of twelve cells, each with an interval below zero and p = 0.025, none is left."""
     plan = replace(QUICK, scales=(3.0, 12.0, 48.0, 192.0), cores=(2, 4, 16))
     gains = (0.02, 0.02, 0.02, 0.01, 0.0)
+    cases = [case for case, _ in cases_of(plan, ("cells",))]
     runs = [
-        Found(case=case.name, pair=pair, seed=seed, values={"slowdown": slowdown, "cpu_s": 0.0})
-        for case, _ in cases_of(plan, ("cells",))
+        Found(
+            case=case.name,
+            pair=pair,
+            seed=seed,
+            values={"slowdown": slowdown, "spans": SPANS, "cpu_s": 0.0},
+        )
+        for case in cases
         for pair in case.pairs
         for seed, gain in enumerate(gains)
         for slowdown in [2.0 * (1.0 - gain) if pair == case.pairs[-1] else 2.0]
     ]
-    document = document_of_cases(runs, plan, ("cells",))
+    document = document_of_cases(runs, cases)
     assert len(document["cells"]) == 12
     assert (document["cells_better"], document["cells_better_unadjusted"]) == (0, 12)
+    assert document["cells_short"] == 0
+
+
+def test_tasks_of_a_cell_arrive_for_ten_times_the_slowest_response() -> None:
+    pilot = cells_of(QUICK)[0]
+    runs = [
+        Found(case=pilot.name, pair=pair, seed=100, values={"response_p95_s": p95_s})
+        for pair, p95_s in zip(pilot.pairs, (50.0, 80.0, 60.0, 40.0), strict=True)
+    ]
+    window = window_of(pilot, runs, tasks_most=100_000)
+    assert (window.pair, window.response_p95_s) == (pilot.pairs[1], 80.0)
+    per_s = scenario_of(pilot, 100).rate_per_min / 60.0
+    assert 11.5 * 80.0 <= window.tasks / per_s < 11.5 * 80.0 + 50.0 / per_s
+    assert window_of(pilot, runs, tasks_most=60).tasks == 60
+
+
+def test_another_version_of_the_code_has_another_key(tmp_path: Path) -> None:
+    code = tmp_path / "code"
+    code.mkdir()
+    (code / "a.py").write_text("x = 1")
+    alone = tmp_path / "table.json"
+    alone.write_text("{}")
+
+    def now() -> str:
+        version_of.cache_clear()
+        return version_of(code, alone)
+
+    first = now()
+    assert now() == first
+    (code / "__pycache__").mkdir()
+    (code / "__pycache__" / "a.pyc").write_text("compiled")
+    assert now() == first
+    (code / "a.py").write_text("x = 2")
+    second = now()
+    (code / "a.py").rename(code / "b.py")
+    third = now()
+    alone.write_text("[]")
+    assert len({first, second, third, now()}) == 4
 
 
 def test_load_and_length_of_a_cell_are_shares_of_its_bound() -> None:
