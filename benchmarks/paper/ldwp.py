@@ -107,7 +107,7 @@ QUICK = Plan(
 _HRM = Path(hrm.__file__).parent
 _BENCHMARKS = Path(__file__).parents[1]
 SIMULATED = (
-    *(_HRM / name for name in ("core", "pipelines", "policies", "runtime")),
+    *(_HRM / name for name in ("core/vocabulary", "pipelines", "policies", "runtime")),
     _BENCHMARKS / "pipelines",
     _BENCHMARKS / "paper" / "ldwp_cases.py",
 )

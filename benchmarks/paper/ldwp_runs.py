@@ -33,7 +33,7 @@ TEST_FIRST = 1_000
 JOIN_S, LEAVE_S = 600.0, 1_200.0
 _HRM = Path(hrm.__file__).parent
 _SIMULATED = (
-    *(_HRM / name for name in ("core", "pipelines", "policies", "runtime")),
+    *(_HRM / name for name in ("core/vocabulary", "pipelines", "policies", "runtime")),
     Path(__file__).parents[1] / "pipelines",
     Path(__file__),
 )
