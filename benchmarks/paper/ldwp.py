@@ -99,7 +99,7 @@ FULL = Plan(
 )  # fmt: skip
 QUICK = Plan(
     cells=2, cold=1, overload=1, pairs=1, published=1, pilot_tasks=30, tasks_most=80,
-    cold_tasks=40, minutes=6.0, pair_tasks=40, published_tasks=40, scales=(12.0,), cores=(2, 4),
+    cold_tasks=40, minutes=6.0, pair_tasks=20, published_tasks=40, scales=(12.0,), cores=(2, 4),
     source_decisions=300,
 )  # fmt: skip
 
@@ -297,6 +297,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "benchmark": "ldwp",
         "provenance": common.provenance("benchmarks.paper.ldwp", ["numpy", "scipy"]),
         **document_of(runs, [case for case, _ in cases], windows),
+        "experiments": only,
     }
     if "source" in only:
         document["source"] = _source(plan, given.seeds or plan.published)

@@ -111,7 +111,7 @@ def document_of(
         ],
         "fallbacks": _fallbacks(runs, cases),
         "modes_at_end": dict(Counter(run.mode for run in runs if run.mode)),
-        "experiments": list(dict.fromkeys(case.experiment for case in cases)),
+        "experiments": sorted({case.experiment for case in cases}),
         "windows": [one._asdict() for one in windows],
         "cells": cells,
         "cold": cold,
