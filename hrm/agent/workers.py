@@ -69,6 +69,7 @@ def worker_launch(
         "platform": platform,
         "cpu_speed": settings.pipeline_cpu_speed,
         "gpu_speed": settings.pipeline_gpu_speed,
+        "device_memory_risk": settings.device_memory_risk,
         "reconnect_delay_max_s": settings.reconnect_delay_max_s,
     }
     environment = {name: os.environ[name] for name in _INHERITED if name in os.environ}

@@ -79,7 +79,9 @@ def results_table(inputs: list[str], results: list[TaskResult]) -> Table:
 
 
 def workers_table(response: pipeline_pb2.ListPipelineTasksResponse) -> Table:
-    rows = table("worker", "node", "cores free", "GPU", "tasks", ">expected wait s", "state")
+    rows = table(
+        "worker", "node", "cores free", "GPU", "tasks", ">expected wait s", ">P90", "state"
+    )
     for node in response.nodes:
         capacity, load = node.capacity, node.load
         models = ", ".join(sorted({gpu.model for gpu in capacity.gpus}))
@@ -90,6 +92,7 @@ def workers_table(response: pipeline_pb2.ListPipelineTasksResponse) -> Table:
             plain(models),
             str(node.tasks),
             f"{load.expected_wait_s:.1f}",
+            f"{load.expected_wait_p90_s:.1f}" if load.expected_wait_p90_s else "",
             "away" if node.away else "",
         )
     rows.caption = f"policy {plain(response.policy)}" + (
@@ -119,13 +122,19 @@ def profiles_view(profiles: Iterable[pipeline_pb2.PipelineProfile]) -> Group:
     """What steps take, and below it the use of a GPU over their lives."""
     from rich.console import Group
 
-    taken = table("kind", "input MB", "GPU", ">core s", ">GPU s", ">memory MiB", ">device MiB")
+    taken = table(
+        *("kind", "input MB", "GPU", ">core s", ">P90", ">P99", ">GPU s", ">P90", ">P99"),
+        *(">memory MiB", ">device MiB", ">mean", ">ran out"),
+    )
     eighths = [f">{part}/{USE_COLUMNS}" for part in range(1, USE_COLUMNS + 1)]
     used = table("kind", "input MB", "GPU", ">runs", "use of the GPU", *eighths)
     for one in profiles:
         where = (plain(one.row.kind), _sizes(one), plain(one.row.gpu_model))
-        figures = (one.cpu_s, one.gpu_s, one.memory_mib, one.gpu_memory_mib)
-        digits = (2, 2, 0, 0)
+        figures = (
+            *(one.cpu_s, one.cpu_p90_s, one.cpu_p99_s, one.gpu_s, one.gpu_p90_s, one.gpu_p99_s),
+            *(one.memory_mib, one.gpu_memory_mib, one.gpu_memory_mean_mib, one.out_of_gpu_memory),
+        )
+        digits = (2, 2, 2, 2, 2, 2, 0, 0, 0, 0)
         taken.add_row(
             *where, *(f"{x:,.{n}f}" if x else "" for x, n in zip(figures, digits, strict=True))
         )

@@ -27,6 +27,7 @@ from hrm.config.sources import (
 )
 from hrm.core.vocabulary.bounds import (
     BOUNDS,
+    DEVICE_MEMORY_RISK,
     PREEMPTION_GRACE_S,
     YIELD_GRACE_S,
     YIELD_GRACE_S_MAX,
@@ -362,6 +363,14 @@ class AgentSettings(ServerSettings):
     )
     pipeline_gpu_speed: float = Field(
         default=1.0, ge=1e-3, le=1e3, description="of a GPU, relative to the reference platform"
+    )
+    device_memory_risk: float = Field(
+        default=DEVICE_MEMORY_RISK,
+        ge=0.0,
+        le=0.5,
+        description="the most that the probability may be that steps of pipelines that share a GPU "
+        "need more device memory than there is, by what their runs have reached; 0: by the "
+        "greatest that each has reached",
     )
 
     reconnect_delay_max_s: ReconnectDelay = 2.0

@@ -186,7 +186,7 @@ class PipelineRow(_message.Message):
     def __init__(self, kind: _Optional[str] = ..., bucket: _Optional[int] = ..., gpu_model: _Optional[str] = ...) -> None: ...
 
 class SubtaskTiming(_message.Message):
-    __slots__ = ("subtask", "row", "device", "number", "run", "outcome", "ready_at_s", "started_at_s", "waited_s", "ran_s", "memory_mib", "gpu_memory_mib", "co_runners", "message", "node", "placed_by", "fallback", "cells")
+    __slots__ = ("subtask", "row", "device", "number", "run", "outcome", "ready_at_s", "started_at_s", "waited_s", "ran_s", "memory_mib", "gpu_memory_mib", "co_runners", "message", "node", "placed_by", "fallback", "cells", "gpu_memory_reserved_mib")
     class CellsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -212,6 +212,7 @@ class SubtaskTiming(_message.Message):
     PLACED_BY_FIELD_NUMBER: _ClassVar[int]
     FALLBACK_FIELD_NUMBER: _ClassVar[int]
     CELLS_FIELD_NUMBER: _ClassVar[int]
+    GPU_MEMORY_RESERVED_MIB_FIELD_NUMBER: _ClassVar[int]
     subtask: str
     row: PipelineRow
     device: SubtaskDevice
@@ -230,7 +231,8 @@ class SubtaskTiming(_message.Message):
     placed_by: str
     fallback: str
     cells: _containers.ScalarMap[str, float]
-    def __init__(self, subtask: _Optional[str] = ..., row: _Optional[_Union[PipelineRow, _Mapping]] = ..., device: _Optional[_Union[SubtaskDevice, str]] = ..., number: _Optional[int] = ..., run: _Optional[int] = ..., outcome: _Optional[_Union[SubtaskOutcome, str]] = ..., ready_at_s: _Optional[float] = ..., started_at_s: _Optional[float] = ..., waited_s: _Optional[float] = ..., ran_s: _Optional[float] = ..., memory_mib: _Optional[float] = ..., gpu_memory_mib: _Optional[float] = ..., co_runners: _Optional[_Iterable[_Union[PipelineRow, _Mapping]]] = ..., message: _Optional[str] = ..., node: _Optional[str] = ..., placed_by: _Optional[str] = ..., fallback: _Optional[str] = ..., cells: _Optional[_Mapping[str, float]] = ...) -> None: ...
+    gpu_memory_reserved_mib: float
+    def __init__(self, subtask: _Optional[str] = ..., row: _Optional[_Union[PipelineRow, _Mapping]] = ..., device: _Optional[_Union[SubtaskDevice, str]] = ..., number: _Optional[int] = ..., run: _Optional[int] = ..., outcome: _Optional[_Union[SubtaskOutcome, str]] = ..., ready_at_s: _Optional[float] = ..., started_at_s: _Optional[float] = ..., waited_s: _Optional[float] = ..., ran_s: _Optional[float] = ..., memory_mib: _Optional[float] = ..., gpu_memory_mib: _Optional[float] = ..., co_runners: _Optional[_Iterable[_Union[PipelineRow, _Mapping]]] = ..., message: _Optional[str] = ..., node: _Optional[str] = ..., placed_by: _Optional[str] = ..., fallback: _Optional[str] = ..., cells: _Optional[_Mapping[str, float]] = ..., gpu_memory_reserved_mib: _Optional[float] = ...) -> None: ...
 
 class PipelineTaskEnd(_message.Message):
     __slots__ = ("outcome", "message", "node", "attempt", "timings", "response_s", "result_bytes", "result_format", "proof", "placement", "in_result_dir")
@@ -329,7 +331,7 @@ class GetPipelineProfilesResponse(_message.Message):
     def __init__(self, profiles: _Optional[_Iterable[_Union[PipelineProfile, _Mapping]]] = ...) -> None: ...
 
 class PipelineProfile(_message.Message):
-    __slots__ = ("row", "size_above_mb", "size_at_most_mb", "cpu_s", "gpu_s", "memory_mib", "gpu_memory_mib", "gpu_use", "gpu_use_runs")
+    __slots__ = ("row", "size_above_mb", "size_at_most_mb", "cpu_s", "gpu_s", "memory_mib", "gpu_memory_mib", "gpu_use", "gpu_use_runs", "cpu_p90_s", "cpu_p99_s", "gpu_p90_s", "gpu_p99_s", "gpu_memory_mean_mib", "gpu_memory_deviation_mib", "out_of_gpu_memory")
     ROW_FIELD_NUMBER: _ClassVar[int]
     SIZE_ABOVE_MB_FIELD_NUMBER: _ClassVar[int]
     SIZE_AT_MOST_MB_FIELD_NUMBER: _ClassVar[int]
@@ -339,6 +341,13 @@ class PipelineProfile(_message.Message):
     GPU_MEMORY_MIB_FIELD_NUMBER: _ClassVar[int]
     GPU_USE_FIELD_NUMBER: _ClassVar[int]
     GPU_USE_RUNS_FIELD_NUMBER: _ClassVar[int]
+    CPU_P90_S_FIELD_NUMBER: _ClassVar[int]
+    CPU_P99_S_FIELD_NUMBER: _ClassVar[int]
+    GPU_P90_S_FIELD_NUMBER: _ClassVar[int]
+    GPU_P99_S_FIELD_NUMBER: _ClassVar[int]
+    GPU_MEMORY_MEAN_MIB_FIELD_NUMBER: _ClassVar[int]
+    GPU_MEMORY_DEVIATION_MIB_FIELD_NUMBER: _ClassVar[int]
+    OUT_OF_GPU_MEMORY_FIELD_NUMBER: _ClassVar[int]
     row: PipelineRow
     size_above_mb: float
     size_at_most_mb: float
@@ -348,7 +357,14 @@ class PipelineProfile(_message.Message):
     gpu_memory_mib: float
     gpu_use: _containers.RepeatedCompositeFieldContainer[GpuUsePart]
     gpu_use_runs: int
-    def __init__(self, row: _Optional[_Union[PipelineRow, _Mapping]] = ..., size_above_mb: _Optional[float] = ..., size_at_most_mb: _Optional[float] = ..., cpu_s: _Optional[float] = ..., gpu_s: _Optional[float] = ..., memory_mib: _Optional[float] = ..., gpu_memory_mib: _Optional[float] = ..., gpu_use: _Optional[_Iterable[_Union[GpuUsePart, _Mapping]]] = ..., gpu_use_runs: _Optional[int] = ...) -> None: ...
+    cpu_p90_s: float
+    cpu_p99_s: float
+    gpu_p90_s: float
+    gpu_p99_s: float
+    gpu_memory_mean_mib: float
+    gpu_memory_deviation_mib: float
+    out_of_gpu_memory: int
+    def __init__(self, row: _Optional[_Union[PipelineRow, _Mapping]] = ..., size_above_mb: _Optional[float] = ..., size_at_most_mb: _Optional[float] = ..., cpu_s: _Optional[float] = ..., gpu_s: _Optional[float] = ..., memory_mib: _Optional[float] = ..., gpu_memory_mib: _Optional[float] = ..., gpu_use: _Optional[_Iterable[_Union[GpuUsePart, _Mapping]]] = ..., gpu_use_runs: _Optional[int] = ..., cpu_p90_s: _Optional[float] = ..., cpu_p99_s: _Optional[float] = ..., gpu_p90_s: _Optional[float] = ..., gpu_p99_s: _Optional[float] = ..., gpu_memory_mean_mib: _Optional[float] = ..., gpu_memory_deviation_mib: _Optional[float] = ..., out_of_gpu_memory: _Optional[int] = ...) -> None: ...
 
 class PipelineTaskInfo(_message.Message):
     __slots__ = ("task_id", "pipeline", "size_mb", "submitted_at_s", "node", "attempt", "state", "outcome", "placed_by", "fallback", "runs_placed_by", "run_fallback", "user", "application_id")
@@ -436,7 +452,7 @@ class PipelineCapacity(_message.Message):
     def __init__(self, node: _Optional[str] = ..., cores: _Optional[int] = ..., memory_mib: _Optional[float] = ..., gpus: _Optional[_Iterable[_Union[PipelineGpu, _Mapping]]] = ..., platform: _Optional[str] = ..., cpu_speed: _Optional[float] = ..., gpu_speed: _Optional[float] = ..., machine: _Optional[str] = ...) -> None: ...
 
 class PipelineLoad(_message.Message):
-    __slots__ = ("at_s", "cpu", "gpu", "memory", "gpu_memory", "sent", "received", "running", "waiting_batch", "waiting_stream", "expected_wait_s", "free_cores", "free_memory_mib", "free_gpu_memory_mib", "task_ids", "policies")
+    __slots__ = ("at_s", "cpu", "gpu", "memory", "gpu_memory", "sent", "received", "running", "waiting_batch", "waiting_stream", "expected_wait_s", "free_cores", "free_memory_mib", "free_gpu_memory_mib", "task_ids", "policies", "expected_wait_p90_s")
     AT_S_FIELD_NUMBER: _ClassVar[int]
     CPU_FIELD_NUMBER: _ClassVar[int]
     GPU_FIELD_NUMBER: _ClassVar[int]
@@ -453,6 +469,7 @@ class PipelineLoad(_message.Message):
     FREE_GPU_MEMORY_MIB_FIELD_NUMBER: _ClassVar[int]
     TASK_IDS_FIELD_NUMBER: _ClassVar[int]
     POLICIES_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_WAIT_P90_S_FIELD_NUMBER: _ClassVar[int]
     at_s: float
     cpu: float
     gpu: float
@@ -469,7 +486,8 @@ class PipelineLoad(_message.Message):
     free_gpu_memory_mib: float
     task_ids: _containers.RepeatedScalarFieldContainer[str]
     policies: _containers.RepeatedCompositeFieldContainer[_policy_pb2.LearnedPolicy]
-    def __init__(self, at_s: _Optional[float] = ..., cpu: _Optional[float] = ..., gpu: _Optional[float] = ..., memory: _Optional[float] = ..., gpu_memory: _Optional[float] = ..., sent: _Optional[float] = ..., received: _Optional[float] = ..., running: _Optional[int] = ..., waiting_batch: _Optional[int] = ..., waiting_stream: _Optional[int] = ..., expected_wait_s: _Optional[float] = ..., free_cores: _Optional[int] = ..., free_memory_mib: _Optional[float] = ..., free_gpu_memory_mib: _Optional[float] = ..., task_ids: _Optional[_Iterable[str]] = ..., policies: _Optional[_Iterable[_Union[_policy_pb2.LearnedPolicy, _Mapping]]] = ...) -> None: ...
+    expected_wait_p90_s: float
+    def __init__(self, at_s: _Optional[float] = ..., cpu: _Optional[float] = ..., gpu: _Optional[float] = ..., memory: _Optional[float] = ..., gpu_memory: _Optional[float] = ..., sent: _Optional[float] = ..., received: _Optional[float] = ..., running: _Optional[int] = ..., waiting_batch: _Optional[int] = ..., waiting_stream: _Optional[int] = ..., expected_wait_s: _Optional[float] = ..., free_cores: _Optional[int] = ..., free_memory_mib: _Optional[float] = ..., free_gpu_memory_mib: _Optional[float] = ..., task_ids: _Optional[_Iterable[str]] = ..., policies: _Optional[_Iterable[_Union[_policy_pb2.LearnedPolicy, _Mapping]]] = ..., expected_wait_p90_s: _Optional[float] = ...) -> None: ...
 
 class PipelineAttempt(_message.Message):
     __slots__ = ("task_id", "attempt")

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from hrm.core.vocabulary.model import NodeName, WorkloadClass
 from hrm.errors import InvalidRequest
+from hrm.pipelines.core.device_memory import PeakMemory
 from hrm.pipelines.core.gpu_use import GpuUsePart, check_gpu_use
 from hrm.pipelines.core.model import (
     SIZE_BUCKETS_MB,
@@ -90,11 +91,20 @@ _LOAD_NUMBERS = (
     "waiting_batch",
     "waiting_stream",
     "expected_wait_s",
+    "expected_wait_p90_s",
     "free_cores",
     "free_memory_mib",
     "free_gpu_memory_mib",
 )
-_TIMING_NUMBERS = ("number", "run", "waited_s", "ran_s", "memory_mib", "gpu_memory_mib")
+_TIMING_NUMBERS = (
+    "number",
+    "run",
+    "waited_s",
+    "ran_s",
+    "memory_mib",
+    "gpu_memory_mib",
+    "gpu_memory_reserved_mib",
+)
 
 E = TypeVar("E", bound=Enum)
 
@@ -331,7 +341,12 @@ def from_profile(
     gpu_memory_mib: float,
     gpu_use: Sequence[GpuUsePart],
     gpu_use_runs: int,
+    quantiles_s: Mapping[Device, tuple[float, float]],
+    peak: PeakMemory | None,
+    out_of_gpu_memory: int,
 ) -> pb.PipelineProfile:
+    """``quantiles_s``: P90 and P99; ``peak``: see ``Estimates.gpu_memory_peak``."""
+    cpu_s, gpu_s = (quantiles_s.get(device, (0.0, 0.0)) for device in (Device.CPU, Device.GPU))
     above, at_most = (0.0, *SIZE_BUCKETS_MB)[row.bucket], (*SIZE_BUCKETS_MB, 0.0)[row.bucket]
     return pb.PipelineProfile(
         row=_from_row(row),
@@ -343,6 +358,13 @@ def from_profile(
         gpu_memory_mib=gpu_memory_mib,
         gpu_use=from_gpu_use(gpu_use),
         gpu_use_runs=gpu_use_runs,
+        cpu_p90_s=cpu_s[0],
+        cpu_p99_s=cpu_s[1],
+        gpu_p90_s=gpu_s[0],
+        gpu_p99_s=gpu_s[1],
+        gpu_memory_mean_mib=0.0 if peak is None else peak.mean_mib,
+        gpu_memory_deviation_mib=0.0 if peak is None else math.sqrt(peak.variance),
+        out_of_gpu_memory=out_of_gpu_memory,
     )
 
 

@@ -44,6 +44,17 @@ def test_what_steps_take_and_use_of_a_gpu_is_shown(hrm: Run, master: FakeMaster)
     assert (asked.name, asked.user, asked.asker) == ("video", "", getpass.getuser())
 
 
+def test_quantiles_and_what_ran_out_of_device_memory_are_shown(
+    hrm: Run, master: FakeMaster
+) -> None:
+    one = profile("video/detect", gpu_s=0.5, gpu_p90_s=0.75, gpu_p99_s=1.25, gpu_memory_mib=1480.0)
+    one.gpu_memory_mean_mib, one.out_of_gpu_memory = 1310.0, 3
+    master.pipelines.profiles = [one]
+    header, line = hrm("app", "profile", "video").stdout.splitlines()[:2]
+    assert header.split()[-4:] == ["MiB", "mean", "ran", "out"]
+    assert line.split()[-6:] == ["0.50", "0.75", "1.25", "1,480", "1,310", "3"]
+
+
 def test_without_a_profile_of_a_gpu_there_is_no_table_of_it(hrm: Run, master: FakeMaster) -> None:
     master.pipelines.profiles = [profile("video/join", cpu_s=1.5)]
     done = hrm("app", "profile", "video", "--user", "ada")

@@ -41,6 +41,7 @@ def document(directory: Path, **more: Any) -> WorkerDocument:
         "import_path": str(REPOSITORY),
         "platform": "",
         "speeds": (1.0, 1.0),
+        "device_memory_risk": 0.01,
         "reconnect_delay_max_s": 0.2,
     }
     return WorkerDocument(**(values | more))

@@ -354,7 +354,7 @@ def write_document(directory: Path, master: str, **more: Any) -> Path:
         "token_file": str(token), "tls_ca": "", "allow_clear_text": False,
         "vcores": 1, "memory_mib": 1024, "gpu_memory_mib": 0, "gpu_model": "", "gpu_device": None,
         "policy": "pats", "import_path": str(REPOSITORY), "platform": "", "cpu_speed": 1.0,
-        "gpu_speed": 1.0, "reconnect_delay_max_s": 0.2,
+        "gpu_speed": 1.0, "device_memory_risk": 0.01, "reconnect_delay_max_s": 0.2,
     }  # fmt: skip
     path = directory / "worker.json"
     path.write_text(json.dumps(content | more))

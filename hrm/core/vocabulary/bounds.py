@@ -11,6 +11,7 @@ from typing import Literal
 
 __all__ = [
     "BOUNDS",
+    "DEVICE_MEMORY_RISK",
     "PASSES_MAX",
     "PREEMPTION_GRACE_S",
     "SCHEDULERS",
@@ -36,6 +37,11 @@ YIELD_GRACE_S_MAX = 3_600.0
 PASSES_MAX = 64
 """How many later batch containers may start before a waiter: as many as may wait at a unit by
 default, so that it binds only where run times are not what they were estimated to be."""
+
+
+DEVICE_MEMORY_RISK = 0.01
+"""The most that the probability may be that steps which share a GPU need more memory than there is
+for them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

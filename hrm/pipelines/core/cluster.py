@@ -196,10 +196,13 @@ class PipelineCluster:
             return f"it waits for a worker{before}: {why}{past}"
         done = {t.key.subtask for t in record.timings if t.outcome is RunOutcome.DONE}
         left = [one.name for one in record.spec.pipeline.subtasks if one.name not in done]
+        load = self.table.nodes[record.node].load
+        work = "" if load is None else load.wait_in_words()
         return (
             f"at {place_of(record.node)} ({record.why.removeprefix(f'{record.node}: ')}), "
             f"placement {record.number}; "
             f"done: {', '.join(sorted(done)) or 'nothing'}; to do: {', '.join(left) or 'nothing'}"
+            f"{work}"
         )
 
     def view(self, task: TaskSpec, now: float) -> tuple[PipelineClusterView, Mask]:

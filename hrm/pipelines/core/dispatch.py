@@ -29,6 +29,7 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+from hrm.core.vocabulary.bounds import DEVICE_MEMORY_RISK
 from hrm.pipelines.core import feasibility
 from hrm.pipelines.core.feasibility import QUEUED_MAX
 from hrm.pipelines.core.model import (
@@ -62,11 +63,13 @@ _REFUSALS_KEPT = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeBounds:
-    """Bounds of a node's core. ``passes_max``: see the module."""
+    """Bounds of a node's core. ``passes_max``: see the module; ``device_memory_risk``: of each GPU
+    (``GpuView.memory_risk``); 0: estimates count as certain."""
 
     tasks_limit: int = 1_000
     passes_max: int = 64
     profiling: bool = True
+    device_memory_risk: float = DEVICE_MEMORY_RISK
 
 
 class ReadyList:

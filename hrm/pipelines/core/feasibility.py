@@ -3,7 +3,9 @@
 On a core: the core is idle and the host's memory suffices. On a GPU: fewer than four run there,
 their memory with the new one's stays within 90 % of the card, and the card is less than 90 % busy
 (unless no managed run is there); the host's memory must suffice, too. Memory counts as reserved,
-not as used: what has been admitted may still grow into it.
+not as used: what has been admitted may still grow into it. Next to others it stays within 90 % but
+for a small probability, as far as the distribution of peaks is known (``device_memory``); a run
+alone counts with its estimate, which may be wrong and must not keep it from an empty card.
 
 Source: LDWP + IAWP, algorithm 2; memory is tested after admission, not before.
 """
@@ -12,6 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from hrm.pipelines.core.device_memory import PeakMemory, certain
 from hrm.pipelines.core.model import Device, Estimates, GpuView, NodeView, ReadySubtask, SubtaskSpec
 from hrm.pipelines.core.node_messages import NodeCapacity
 
@@ -21,6 +24,7 @@ __all__ = [
     "Caps",
     "fits_gpu",
     "gpu_need_mib",
+    "gpu_need_peak",
     "host_need_mib",
     "never_fits",
     "refusal",
@@ -53,6 +57,11 @@ def gpu_need_mib(subtask: ReadySubtask, estimates: Estimates) -> float:
     return subtask.gpu_memory_mib or estimates.gpu_memory_mib(subtask.row)
 
 
+def gpu_need_peak(subtask: ReadySubtask, estimates: Estimates) -> PeakMemory:
+    """The same as a distribution; one without variance where none is known."""
+    return subtask.gpu_peak or certain(gpu_need_mib(subtask, estimates))
+
+
 def refusal(view: NodeView, subtask: ReadySubtask, device: Device, number: int) -> str:
     """Why the subtask may not start there now; "" if it may."""
     if device not in subtask.devices:
@@ -66,12 +75,20 @@ def refusal(view: NodeView, subtask: ReadySubtask, device: Device, number: int) 
     if gpu is None:
         return f"there is no GPU {number}"
     need_mib = gpu_need_mib(subtask, view.estimates)
-    if fits_gpu(gpu, need_mib):
+    peak = gpu_need_peak(subtask, view.estimates)
+    if fits_gpu(gpu, need_mib, peak):
         return ""
     if len(gpu.running) >= CAPS.co_runners_max:
         return f"{len(gpu.running)} run on GPU {gpu.index} already"
     limit_mib = CAPS.gpu_memory_share * gpu.memory_mib
-    if gpu.memory_used_mib + need_mib > limit_mib:
+    if not _memory_fits(gpu, need_mib, peak, CAPS):
+        if _is_uncertain(gpu, peak):
+            return (
+                f"with {len(gpu.running)} others on GPU {gpu.index} it needs more than "
+                f"{limit_mib:.0f} MiB with a probability of "
+                f"{_peaks(gpu).plus(peak).exceeds(limit_mib):.1%}, and {gpu.memory_risk:.1%} is "
+                f"allowed"
+            )
         return (
             f"it needs {need_mib:.0f} MiB of GPU {gpu.index}, of whose {limit_mib:.0f} MiB "
             f"{gpu.memory_used_mib:.0f} are reserved"
@@ -79,13 +96,33 @@ def refusal(view: NodeView, subtask: ReadySubtask, device: Device, number: int) 
     return f"GPU {gpu.index} is {gpu.utilisation:.0%} busy"
 
 
-def fits_gpu(gpu: GpuView, need_mib: float, caps: Caps = CAPS) -> bool:
-    """May a subtask that takes ``need_mib`` of device memory join those that run on ``gpu``?"""
+def fits_gpu(
+    gpu: GpuView, need_mib: float, peak: PeakMemory | None = None, caps: Caps = CAPS
+) -> bool:
+    """May a subtask that takes ``need_mib`` of device memory join those that run on ``gpu``?
+    ``peak``: the same as a distribution, as far as that is known."""
     return (
         len(gpu.running) < caps.co_runners_max
-        and gpu.memory_used_mib + need_mib <= caps.gpu_memory_share * gpu.memory_mib
         and not (gpu.running and gpu.utilisation >= caps.gpu_utilisation)
+        and _memory_fits(gpu, need_mib, peak or certain(need_mib), caps)
     )
+
+
+def _memory_fits(gpu: GpuView, need_mib: float, peak: PeakMemory, caps: Caps) -> bool:
+    limit_mib = caps.gpu_memory_share * gpu.memory_mib
+    if _is_uncertain(gpu, peak):
+        return _peaks(gpu).plus(peak).exceeds(limit_mib) <= gpu.memory_risk
+    return gpu.memory_used_mib + need_mib <= limit_mib
+
+
+def _is_uncertain(gpu: GpuView, peak: PeakMemory) -> bool:
+    """Does the probability decide, and not the sum?"""
+    spread = peak.variance + _peaks(gpu).variance
+    return bool(gpu.running) and gpu.memory_risk > 0.0 and spread > 0.0
+
+
+def _peaks(gpu: GpuView) -> PeakMemory:
+    return gpu.peaks or certain(gpu.memory_used_mib)
 
 
 def never_fits(subtask: SubtaskSpec, capacity: NodeCapacity) -> str:

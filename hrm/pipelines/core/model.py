@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hrm.core.vocabulary.model import NodeName, WorkloadClass
+from hrm.pipelines.core.device_memory import PeakMemory
 from hrm.pipelines.core.gpu_use import GpuUsePart
 
 __all__ = [
@@ -167,6 +168,13 @@ class Estimates(Protocol):
     def gpu_memory_mib(self, row: Row) -> float:
         """Device memory of the GPU version, MiB."""
 
+    def run_deviation_s(self, row: Row, device: Device) -> float:
+        """Standard deviation of the time alone, seconds; 0: it was not measured."""
+
+    def gpu_memory_peak(self, row: Row) -> PeakMemory | None:
+        """Device memory that the next run reaches, as a distribution; None: too little is known,
+        and ``gpu_memory_mib`` counts as certain."""
+
     def runs_alone(self, row: Row) -> int:
         """How many runs without co-runners on a GPU are known; large numbers may be cut off."""
 
@@ -209,6 +217,9 @@ class LearningEstimates(Estimates, Protocol):
     def observe_cells(self, row: Row, cells: Mapping[str, float]) -> None:
         """What a profile measured: shares 0..1 by name (``CO_RUN_FEATURES``, "cpu")."""
 
+    def observe_out_of_gpu_memory(self, row: Row, had_mib: float) -> None:
+        """A run that had so much device memory, MiB, ran out of it."""
+
     def observe_gpu_use(self, row: Row, use: Sequence[GpuUsePart]) -> None:
         """A run that was alone on its GPU used this of it."""
 
@@ -226,11 +237,17 @@ class ReadySubtask:
     """What it is charged while it runs, MiB; 0: the estimate of its row."""
     gpu_memory_mib: float = 0.0
     """The same on a GPU. More than estimated where a run before this one had too little."""
+    gpu_peak: PeakMemory | None = None
+    """What it reaches on a GPU that it shares; None: ``gpu_memory_mib``, which is certain."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuView:
-    """One GPU as the node sees it. ``memory_used_mib`` includes what is reserved."""
+    """One GPU as the node sees it. ``memory_used_mib`` includes what is reserved.
+
+    ``peaks``: what all that runs there is expected to reach; None: ``memory_used_mib``, which is
+    certain. ``memory_risk``: the probability of more than it offers that a start may bring about.
+    """
 
     index: int
     model: str
@@ -242,6 +259,8 @@ class GpuView:
     """Of each that runs there, since its start; empty: not known."""
     remaining_s: float = 0.0
     """Estimated time until all that runs there has ended."""
+    peaks: PeakMemory | None = None
+    memory_risk: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,7 @@ import math
 
 from hrm.pipelines.core import feasibility
 from hrm.pipelines.core import node_messages as m
+from hrm.pipelines.core.device_memory import OUT_OF_MEMORY_FACTOR, certain
 from hrm.pipelines.core.dispatch import Dispatcher, NodeBounds, ReadyList
 from hrm.pipelines.core.feasibility import CAPS
 from hrm.pipelines.core.model import (
@@ -45,7 +46,6 @@ _LATE_S = 2.0
 """A tick this much later than due means that the process slept."""
 
 _SM = CO_RUN_FEATURES.index("sm")
-_OUT_OF_MEMORY_FACTOR = 1.5
 
 
 class PipelineNode:
@@ -69,7 +69,7 @@ class PipelineNode:
         self.policy = policy
         self.estimates = estimates
         self.bounds = bounds or NodeBounds()
-        self.resources = NodeResources(capacity, self.estimates)
+        self.resources = NodeResources(capacity, self.estimates, self.bounds.device_memory_risk)
         self.tasks: dict[TaskId, NodeTask] = {}
         self.draining = False
         self.finishing = False
@@ -207,6 +207,7 @@ class PipelineNode:
             return
         gpu_mib = max(known_mib, min(capacity_mib, estimates.gpu_memory_mib(one.row)))
         host_mib = min(capacity.memory_mib, estimates.memory_mib(one.row))
+        peak = estimates.gpu_memory_peak(one.row) if self.bounds.device_memory_risk > 0 else None
         one.ready = ReadySubtask(
             key=one.key,
             row=one.row,
@@ -215,6 +216,7 @@ class PipelineNode:
             workload_class=task.workload_class,
             memory_mib=one.spec.memory_mib or host_mib,
             gpu_memory_mib=gpu_mib,
+            gpu_peak=None if peak is None else peak.at_least(known_mib),
         )
 
     def _withdraw(self, event: m.TaskWithdrawn) -> None:
@@ -297,6 +299,7 @@ class PipelineNode:
             expected_s=self.estimates.run_s(one.row, start.device),
             memory_mib=feasibility.host_need_mib(ready, self.estimates),
             gpu_memory_mib=feasibility.gpu_need_mib(ready, self.estimates) if on_gpu else 0.0,
+            gpu_peak=feasibility.gpu_need_peak(ready, self.estimates) if on_gpu else certain(0.0),
             deadline=now + one.spec.timeout_s,
             profile=profile,
             sm=float(self.estimates.gpu_features(one.row)[_SM]) if on_gpu else 0.0,
@@ -372,6 +375,10 @@ class PipelineNode:
         if outcome is RunOutcome.DONE:
             took = (timing.ran_s, timing.memory_mib, timing.gpu_memory_mib)
             self.estimates.observe_run(run.row, run.device, *took, timing.co_runners)
+        elif outcome is RunOutcome.OUT_OF_GPU_MEMORY and run.device is Device.GPU:
+            self.estimates.observe_out_of_gpu_memory(
+                run.row, max(run.gpu_memory_mib, event.gpu_memory_mib)
+            )
         alone = outcome is RunOutcome.DONE and run.device is Device.GPU and not run.co_runner_s
         gpu_use = event.gpu_use if alone else ()
         if gpu_use:
@@ -401,6 +408,7 @@ class PipelineNode:
             ran_s=max(0.0, event.now - run.started_at_s) if event.ran_s is None else event.ran_s,
             memory_mib=event.memory_mib,
             gpu_memory_mib=event.gpu_memory_mib,
+            gpu_memory_reserved_mib=run.gpu_memory_mib,
             co_runners=run.co_runners(event.now),
             message=message,
             placed_by=run.placed_by,
@@ -448,7 +456,7 @@ class PipelineNode:
         """Try again with half as much memory more; then on a core, or not at all."""
         one.out_of_gpu_memory += 1
         if one.out_of_gpu_memory == 1:
-            one.gpu_need_mib = run.gpu_memory_mib * _OUT_OF_MEMORY_FACTOR
+            one.gpu_need_mib = run.gpu_memory_mib * OUT_OF_MEMORY_FACTOR
         else:
             one.devices = one.devices & {Device.CPU}
         why = f"out of device memory: {message}".rstrip(": ")

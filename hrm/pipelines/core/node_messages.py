@@ -71,7 +71,10 @@ class NodeCapacity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeLoad:
-    """What a node reports: its part of ``ClusterView``'s columns, in the same units."""
+    """What a node reports: its part of ``ClusterView``'s columns, in the same units.
+
+    ``expected_wait_p90_s``: what the wait is at most nine times in ten; 0: an older node.
+    """
 
     at: float
     cpu: float
@@ -87,8 +90,18 @@ class NodeLoad:
     free_cores: int
     free_memory_mib: float
     free_gpu_memory_mib: float
+    expected_wait_p90_s: float = 0.0
     tasks: frozenset[TaskId] = frozenset()
     """All tasks that the numbers include."""
+
+    def wait_in_words(self) -> str:
+        """For the end of a line; empty: not known."""
+        if not self.expected_wait_p90_s:
+            return ""
+        return (
+            f"; work for {self.expected_wait_s:.1f} s is there, nine times in ten for at most "
+            f"{self.expected_wait_p90_s:.1f} s"
+        )
 
 
 class RunOutcome(enum.Enum):
@@ -125,6 +138,7 @@ class SubtaskTiming:
     """One run: where, how long it had waited since it was ready, how long it ran, what it took.
 
     ``placed_by``, ``fallback``: the policy that chose the device, as in ``Start``.
+    ``gpu_memory_reserved_mib``: what was set aside for it on a GPU.
     """
 
     key: SubtaskKey
@@ -139,6 +153,7 @@ class SubtaskTiming:
     ran_s: float
     memory_mib: float = 0.0
     gpu_memory_mib: float = 0.0
+    gpu_memory_reserved_mib: float = 0.0
     co_runners: tuple[Row, ...] = ()
     message: str = ""
     placed_by: str = ""

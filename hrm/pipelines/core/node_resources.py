@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from hrm.core.vocabulary.model import WorkloadClass
+from hrm.pipelines.core.device_memory import PeakMemory, certain
 from hrm.pipelines.core.model import (
     Device,
     Estimates,
@@ -19,11 +20,15 @@ from hrm.pipelines.core.model import (
     LearningEstimates,
     NodeView,
     ReadySubtask,
+    Row,
 )
 from hrm.pipelines.core.node_messages import GpuCard, LoadSampled, NodeCapacity, NodeLoad
 from hrm.pipelines.core.subtasks import NodeTask, Run
 
 __all__ = ["Card", "NodeResources", "node_load", "shared_out_s"]
+
+_P90 = 1.2816
+"""Standard deviations of a normal distribution: what a sum of many steps is near to."""
 
 Work = tuple[float, float]
 """Seconds that a subtask takes on a core and on a GPU; inf: no such version."""
@@ -32,9 +37,10 @@ Work = tuple[float, float]
 @dataclass(slots=True, eq=False)
 class Card:
     """One GPU and its runs, in order of start. ``correction``: measured less predicted utilisation
-    at the latest sample."""
+    at the latest sample. ``memory_risk``: see ``GpuView``."""
 
     card: GpuCard
+    memory_risk: float = 0.0
     runs: dict[int, Run] = field(default_factory=dict)
     correction: float = 0.0
     measured_mib: float = 0.0
@@ -44,6 +50,13 @@ class Card:
 
     def reserved_mib(self) -> float:
         return sum(run.gpu_memory_mib for run in self.runs.values())
+
+    def peaks(self) -> PeakMemory:
+        """What its runs are expected to reach together: at least what they use now."""
+        together = certain(0.0)
+        for run in self.runs.values():
+            together = together.plus(run.gpu_peak)
+        return together.at_least(self.measured_mib)
 
     def view(self, now: float, estimates: Estimates, *, held: bool = False) -> GpuView:
         """``held``: reserved for a subtask that has waited too long; it shows as full."""
@@ -60,17 +73,22 @@ class Card:
             running=tuple(run.row for run in self.runs.values()),
             elapsed_s=tuple(max(0.0, now - run.started_at_s) for run in self.runs.values()),
             remaining_s=remaining_s,
+            peaks=certain(self.card.memory_mib) if held else self.peaks(),
+            memory_risk=self.memory_risk,
         )
 
 
 class NodeResources:
     """Invariants: a core has at most one run; reserved memory never exceeds the capacity."""
 
-    def __init__(self, capacity: NodeCapacity, estimates: LearningEstimates) -> None:
+    def __init__(
+        self, capacity: NodeCapacity, estimates: LearningEstimates, memory_risk: float = 0.0
+    ) -> None:
+        """``memory_risk``: see ``GpuView``."""
         self.capacity = capacity
         self.estimates = estimates
         self.cores: list[Run | None] = [None] * capacity.cores
-        self.cards = {one.index: Card(one) for one in capacity.gpus}
+        self.cards = {one.index: Card(one, memory_risk) for one in capacity.gpus}
         self.sample: LoadSampled | None = None
 
     @property
@@ -180,6 +198,8 @@ def node_load(resources: NodeResources, tasks: Iterable[NodeTask], now: float) -
     gpu_used_mib = sum(card.memory_used_mib for card in cards)
     cpu = 1.0 - free_cores / capacity.cores if capacity.cores else 0.0
     memory = 1.0 - free_mib / capacity.memory_mib if capacity.memory_mib else 0.0
+    wait_s = shared_out_s(_work(resources, tasks, now), capacity.cores, len(cards))
+    units = max(1, capacity.cores + len(cards))
     waiting = [task for task in tasks if not task.begun]
     stream = sum(task.workload_class is WorkloadClass.STREAM for task in waiting)
     return NodeLoad(
@@ -193,12 +213,31 @@ def node_load(resources: NodeResources, tasks: Iterable[NodeTask], now: float) -
         running=len(tasks) - len(waiting),
         waiting_batch=len(waiting) - stream,
         waiting_stream=stream,
-        expected_wait_s=shared_out_s(_work(resources, tasks, now), capacity.cores, len(cards)),
+        expected_wait_s=wait_s,
+        expected_wait_p90_s=wait_s + _P90 * _work_deviation_s(resources, tasks) / units,
         free_cores=free_cores,
         free_memory_mib=max(0.0, free_mib),
         free_gpu_memory_mib=max(0.0, gpu_total_mib - gpu_used_mib),
         tasks=frozenset(task.spec.task_id for task in tasks),
     )
+
+
+def _work_deviation_s(resources: NodeResources, tasks: Iterable[NodeTask]) -> float:
+    """Standard deviation of all work that is left, each step where it is faster. Steps are taken to
+    be independent, and what runs to be as uncertain as what waits."""
+    run_s, deviation_s = resources.estimates.run_s, resources.estimates.run_deviation_s
+    variances: dict[tuple[Row, frozenset[Device]], float] = {}
+    total = 0.0
+    for task in tasks:
+        for one in task.subtasks.values():
+            if one.over:
+                continue
+            key = one.row, one.devices if one.run is None else frozenset({one.run.device})
+            if key not in variances:
+                device = min(key[1], key=lambda each: (run_s(one.row, each), each.value))
+                variances[key] = deviation_s(one.row, device) ** 2
+            total += variances[key]
+    return math.sqrt(total)
 
 
 def _work(resources: NodeResources, tasks: Iterable[NodeTask], now: float) -> Iterable[Work]:

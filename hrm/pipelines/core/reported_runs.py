@@ -87,6 +87,9 @@ def learn(
             min(timing.gpu_memory_mib, card_mib),
             () if on_cpu else co_runners,
         )
+    elif timing.outcome is RunOutcome.OUT_OF_GPU_MEMORY and not on_cpu:
+        had_mib = max(timing.gpu_memory_mib, timing.gpu_memory_reserved_mib)
+        estimates.observe_out_of_gpu_memory(timing.row, min(had_mib, card_mib))
     cells = timing.cells
     shares = {name: min(1.0, cells[name]) for name in _SHARES if name in cells}
     estimates.observe_cells(timing.row, shares)

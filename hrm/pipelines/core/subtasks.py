@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from hrm.core.vocabulary.event_table import EventTable, Ignored, Impossible, Lifecycle, to
 from hrm.core.vocabulary.model import WorkloadClass
+from hrm.pipelines.core.device_memory import PeakMemory
 from hrm.pipelines.core.model import (
     Device,
     ReadySubtask,
@@ -182,6 +183,7 @@ class Run:
     expected_s: float
     memory_mib: float
     gpu_memory_mib: float
+    gpu_peak: PeakMemory
     deadline: float
     profile: bool
     sm: float = 0.0

@@ -139,6 +139,12 @@ class EstimatesOfUsers:
                 gpu_memory_mib=known.measured_mib(row, "gpu_memory"),
                 gpu_use=known.gpu_use(row),
                 gpu_use_runs=0 if entry.gpu_use is None else entry.gpu_use.runs,
+                quantiles_s={
+                    device: (spread.quantile_s(0.9), spread.quantile_s(0.99))
+                    for device, spread in entry.spreads.items()
+                },
+                peak=known.gpu_memory_peak(row),
+                out_of_gpu_memory=0 if entry.peak is None else entry.peak.out_of_memory,
             )
             for row, entry in sorted(known.entries.items(), key=lambda item: item[0])
             if row.kind == name or row.kind.startswith(of_pipeline)

@@ -20,7 +20,8 @@ __all__ = ["WorkerDocument", "read_document"]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerDocument:
     """``node``: the machine; ``gpu_memory_mib`` 0: no GPU; ``gpu_device``: its number for NVML,
-    None: there is no device behind it; ``speeds``: of a core and a GPU, relative to the reference
+    None: there is no device behind it; ``device_memory_risk``: see
+    ``NodeBounds``; ``speeds``: of a core and a GPU, relative to the reference
     platform."""
 
     container_id: str
@@ -38,6 +39,7 @@ class WorkerDocument:
     import_path: str
     platform: str
     speeds: tuple[float, float]
+    device_memory_risk: float
     reconnect_delay_max_s: float
 
     @property
@@ -77,6 +79,7 @@ def read_document(path: Path) -> WorkerDocument:
             import_path=str(held["import_path"]),
             platform=str(held["platform"]),
             speeds=(float(held["cpu_speed"]), float(held["gpu_speed"])),
+            device_memory_risk=float(held["device_memory_risk"]),
             reconnect_delay_max_s=float(held["reconnect_delay_max_s"]),
         )
     except (OSError, ValueError, KeyError, TypeError) as error:

@@ -25,7 +25,7 @@ from hrm.errors import InvalidRequest
 from hrm.pipelines.client.results import check_result_dir, result_name
 from hrm.pipelines.core import node_messages as m
 from hrm.pipelines.core.model import Device, TaskSpec
-from hrm.pipelines.core.node import PipelineNode
+from hrm.pipelines.core.node import NodeBounds, PipelineNode
 from hrm.pipelines.core.node_messages import RunOutcome, TaskOutcome
 from hrm.pipelines.policies import corun
 from hrm.pipelines.policies.corun.gpu_sharing import sharing_of
@@ -91,7 +91,13 @@ class WorkerRuntime:
             estimates=self._stdm,
             sampled_at_s=self._sampled_at_s,
         )
-        self.core = PipelineNode(capacity, policy, self._stdm, machine=document.node)
+        self.core = PipelineNode(
+            capacity,
+            policy,
+            self._stdm,
+            bounds=NodeBounds(device_memory_risk=document.device_memory_risk),
+            machine=document.node,
+        )
         self._policies = WorkerPolicies(policy)
         has_device = document.gpu_device is not None
         self._processes = StepProcesses(directory, document.import_path, has_device=has_device)

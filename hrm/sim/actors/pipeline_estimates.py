@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from hrm.pipelines.core import feasibility
+from hrm.pipelines.core.device_memory import PeakMemory
 from hrm.pipelines.core.gpu_use import GpuUsePart
 from hrm.pipelines.core.model import (
     CO_RUN_FEATURES,
@@ -55,6 +56,12 @@ class PlainEstimates:
     def gpu_memory_mib(self, row: Row) -> float:
         return float(self._specs[row].gpu_memory_mib)
 
+    def run_deviation_s(self, row: Row, device: Device) -> float:
+        return 0.0
+
+    def gpu_memory_peak(self, row: Row) -> PeakMemory | None:
+        return None
+
     def runs_alone(self, row: Row) -> int:
         return 0
 
@@ -84,6 +91,9 @@ class PlainEstimates:
         self.changes += 1
 
     def observe_cells(self, row: Row, cells: Mapping[str, float]) -> None:
+        """It learns nothing."""
+
+    def observe_out_of_gpu_memory(self, row: Row, had_mib: float) -> None:
         """It learns nothing."""
 
     def observe_gpu_use(self, row: Row, use: Sequence[GpuUsePart]) -> None:

@@ -100,6 +100,7 @@ class Node:
         )
         self.running: dict[str, m.StartSubtask] = {}
         self.ended: list[m.EndTask] = []
+        self.reports: list[m.ReportSubtask] = []
         self.commands: list[m.NodeCommand] = []
 
     def handle(self, event: m.NodeEvent) -> list[m.NodeCommand]:
@@ -108,6 +109,8 @@ class Node:
         for command in commands:
             if isinstance(command, m.StartSubtask):
                 self.running[f"{command.key.task_id}.{command.key.subtask}"] = command
+            if isinstance(command, m.ReportSubtask):
+                self.reports.append(command)
             if isinstance(command, m.EndTask):
                 self.ended.append(command)
         self.commands.extend(commands)

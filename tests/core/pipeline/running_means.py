@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from hrm.pipelines.core.device_memory import PeakMemory
 from hrm.pipelines.core.gpu_use import GpuUsePart
 from hrm.pipelines.core.model import CO_RUN_FEATURES, Device, Row, SubtaskSpec, Vector
 
@@ -48,6 +49,11 @@ class RunningMeans:
         self._gpu_memory: dict[Row, float] = {}
         self._cells: dict[Row, dict[str, float]] = {}
         self._gpu_use: dict[Row, tuple[GpuUsePart, ...]] = {}
+        self.gpu_peaks: dict[str, PeakMemory] = {}
+        """By kind; these three are for tests to set."""
+        self.gpu_memory_of_kind: dict[str, float] = {}
+        self.deviation_s = 0.0
+        self.out_of_memory: list[tuple[Row, float]] = []
         self.changes = 0
 
     def declare(self, row: Row, subtask: SubtaskSpec) -> None:
@@ -77,9 +83,17 @@ class RunningMeans:
         return self._memory.get(row, _MEMORY_MIB)
 
     def gpu_memory_mib(self, row: Row) -> float:
+        if row.kind in self.gpu_memory_of_kind:
+            return self.gpu_memory_of_kind[row.kind]
         declared = self._declared.get(row)
         known = declared.gpu_memory_mib if declared else 0
         return max(self._gpu_memory.get(row, 0.0), known) or _GPU_MEMORY_MIB
+
+    def run_deviation_s(self, row: Row, device: Device) -> float:
+        return self.deviation_s
+
+    def gpu_memory_peak(self, row: Row) -> PeakMemory | None:
+        return self.gpu_peaks.get(row.kind)
 
     def runs_alone(self, row: Row) -> int:
         mean = self._alone.get((row, Device.GPU))
@@ -121,6 +135,9 @@ class RunningMeans:
 
     def observe_cells(self, row: Row, cells: Mapping[str, float]) -> None:
         self._cells.setdefault(row, {}).update(cells)
+
+    def observe_out_of_gpu_memory(self, row: Row, had_mib: float) -> None:
+        self.out_of_memory.append((row, had_mib))
 
     def observe_gpu_use(self, row: Row, use: Sequence[GpuUsePart]) -> None:
         self._gpu_use[row] = tuple(use)

@@ -120,6 +120,17 @@ def test_a_row_is_the_steps(row: Row) -> None:
     assert (learned.runs, learned.cells, learned.uses) == ([], [], [])
 
 
+def test_a_run_that_ran_out_of_device_memory_had_at_most_its_card() -> None:
+    failed = replace(TIMING, outcome=RunOutcome.OUT_OF_GPU_MEMORY, gpu_memory_mib=300.0)
+    assert reported(failed).out_of_memory == [(ROWS["a"], 300.0)]
+    told = replace(failed, gpu_memory_reserved_mib=900.0)
+    assert reported(told).out_of_memory == [(ROWS["a"], 900.0)]
+    huge = replace(failed, gpu_memory_reserved_mib=1e15)
+    assert reported(huge).out_of_memory == [(ROWS["a"], 8000.0)]
+    on_core = replace(huge, device=Device.CPU, row=ROWS["a"]._replace(gpu_model=""))
+    assert reported(on_core, gpus=0).out_of_memory == []
+
+
 def test_a_profile_has_shares_alone() -> None:
     cells = {"sm": 1e9, "memory": 1e15, "speedup": 1e9, "size": 1.0, "anything": 1.0}
     assert reported(replace(TIMING, cells=cells)).cells == [(ROWS["a"], {"sm": 1.0})]

@@ -10,6 +10,7 @@ from dataclasses import replace
 import numpy as np
 from hypothesis import strategies as st
 
+from hrm.pipelines.core.device_memory import PeakMemory
 from hrm.pipelines.core.feasibility import Caps, gpu_need_mib, host_need_mib
 from hrm.pipelines.core.gpu_use import USE_PARTS, GpuUsePart
 from hrm.pipelines.core.model import (
@@ -48,6 +49,7 @@ class Known:
         memory_mib: float = 100.0,
         gpu_use: Mapping[str, tuple[GpuUsePart, ...]] | None = None,
         runs_alone: int = 0,
+        gpu_peaks: Mapping[str, PeakMemory] | None = None,
     ) -> None:
         self._cpu_s = cpu_s or {}
         self._gpu_s = gpu_s or {}
@@ -56,6 +58,7 @@ class Known:
         self._memory_mib = memory_mib
         self._gpu_use = gpu_use or {}
         self._runs_alone = runs_alone
+        self._gpu_peaks = gpu_peaks or {}
 
     def run_s(self, row: Row, device: Device) -> float:
         if device not in KINDS.get(row.kind, BOTH):
@@ -76,6 +79,12 @@ class Known:
 
     def gpu_memory_mib(self, row: Row) -> float:
         return self._gpu_memory_mib.get(row.kind, 500.0)
+
+    def run_deviation_s(self, row: Row, device: Device) -> float:
+        return 0.0
+
+    def gpu_memory_peak(self, row: Row) -> PeakMemory | None:
+        return self._gpu_peaks.get(row.kind)
 
     def runs_alone(self, row: Row) -> int:
         return self._runs_alone

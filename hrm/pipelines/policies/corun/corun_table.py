@@ -31,6 +31,7 @@ from pathlib import Path
 import numpy as np
 
 from hrm.errors import InvalidRequest
+from hrm.pipelines.core.device_memory import PeakMemory
 from hrm.pipelines.core.gpu_use import GpuUsePart
 from hrm.pipelines.core.model import CO_RUN_FEATURES, Device, Row, Vector
 from hrm.pipelines.policies.corun.gpu_sharing import GpuSharing
@@ -111,6 +112,12 @@ class TabledEstimates:
 
     def gpu_memory_mib(self, row: Row) -> float:
         return 0.0
+
+    def run_deviation_s(self, row: Row, device: Device) -> float:
+        return 0.0
+
+    def gpu_memory_peak(self, row: Row) -> PeakMemory | None:
+        return None
 
     def runs_alone(self, row: Row) -> int:
         return 0

@@ -15,6 +15,7 @@ from hrm.pipelines.core.model import Device
 from hrm.pipelines.policies.corun.metrics import METRICS
 from hrm.pipelines.policies.corun.predictors import Floats
 from hrm.pipelines.policies.corun.recorded_use import RecordedUse
+from hrm.pipelines.policies.corun.run_spreads import PeakSpread, TimeSpread
 
 __all__ = ["OWN_RUNS", "RUNS_REMEMBERED", "EstimateEntry"]
 
@@ -31,7 +32,8 @@ class EstimateEntry:
 
     A time that was only seen with co-runners is kept as a guess, with a count of 0. ``own``: as
     ``runs``, of the runs that this table has seen itself; ``gpu_use``: what its runs alone on a GPU
-    used of it, None where not measured; ``changed``: ``Stdm.changes`` then.
+    used of it, None where not measured; ``spreads``: how times alone differ;
+    ``peak``: of device memory, None where not measured; ``changed``: ``Stdm.changes`` then.
     """
 
     values: Floats = field(default_factory=lambda: np.full(len(METRICS), np.nan))
@@ -39,10 +41,13 @@ class EstimateEntry:
     runs: dict[Device, tuple[float, int]] = field(default_factory=dict)
     own: dict[Device, tuple[float, int]] = field(default_factory=dict)
     gpu_use: RecordedUse | None = None
+    spreads: dict[Device, TimeSpread] = field(default_factory=dict)
+    peak: PeakSpread | None = None
     changed: int = 0
 
     def ran_alone(self, device: Device, seconds: float) -> None:
         """Once there are ``OWN_RUNS`` of this table's own, what others took counts no more."""
+        self.spreads[device] = self.spreads.get(device, TimeSpread()).observed(seconds)
         own = self.own[device] = _extended(self.own.get(device), seconds)
         known = _extended(self.runs.get(device), seconds)
         self.runs[device] = own if own[1] >= OWN_RUNS else known
@@ -61,6 +66,25 @@ class EstimateEntry:
         if other is None or other.runs <= known:
             return False
         self.gpu_use = other
+        return True
+
+    def reached(self, peak_mib: float) -> None:
+        """A run has reached this peak of device memory."""
+        self.peak = (self.peak or PeakSpread()).observed(peak_mib)
+
+    def ran_out(self, had_mib: float) -> None:
+        """A run that had this much device memory needed more."""
+        self.peak = (self.peak or PeakSpread()).ran_out(had_mib)
+
+    def take_spreads(self, other: EstimateEntry) -> bool:
+        """Take each spread into which more runs have gone; was any taken?"""
+        known = {device: spread.runs for device, spread in self.spreads.items()}
+        more = {d: one for d, one in other.spreads.items() if one.runs > known.get(d, 0)}
+        self.spreads |= more
+        runs = 0 if self.peak is None else self.peak.runs
+        if other.peak is None or other.peak.runs <= runs:
+            return bool(more)
+        self.peak = other.peak
         return True
 
 

@@ -10,7 +10,9 @@ Source: LDWP + IAWP, table 2, section 2.4.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+
+import numpy as np
 
 from hrm.pipelines.core.model import SIZE_BUCKETS_MB, Device
 
@@ -37,6 +39,7 @@ DEFAULTS = (1.0, 0.05, 0.5, 0.4, 0.4, 0.2, 0.3, 0.3, 0.2, 0.1, math.log1p(4) / m
 
 BUCKET_MB = (10.0, 40.0, 90.0, 160.0, 300.0, 600.0)
 """The size that represents each bucket."""
+_LOG_MB = np.log(BUCKET_MB)
 
 _FASTEST = 50.0
 _LARGEST_MB = SIZE_BUCKETS_MB[-1]
@@ -66,3 +69,12 @@ def scaled_speedup(speedup: float) -> float:
 def speedup_of(scaled: float) -> float:
     """The inverse of ``scaled_speedup``."""
     return math.expm1(scaled * math.log1p(_FASTEST))
+
+
+def interpolated_s(points: Mapping[int, float], bucket: int) -> float:
+    """Straight lines between the logarithms of sizes and times; in proportion beyond the ends."""
+    known = sorted(points)
+    nearest = min(max(bucket, known[0]), known[-1])
+    logs = np.log([points[one] for one in known])
+    at_nearest = math.exp(float(np.interp(_LOG_MB[nearest], _LOG_MB[known], logs)))
+    return at_nearest * BUCKET_MB[bucket] / BUCKET_MB[nearest]

@@ -2,9 +2,9 @@
 
 One compressed ``.npz`` without pickles: arrays, and a line of JSON with a version, the names of the
 metrics, the scales of memory and the rows; pairs are indexes of rows, and so are the rows of
-profiles of GPUs. A file of other metrics is refused; memory that was measured against other scales
-is converted; the predictor is refitted from the cells. A message has the same form, with the rows
-alone that its receiver does not have.
+profiles of GPUs and of spreads. A file of other metrics is refused; memory that was measured
+against other scales is converted; the predictor is refitted from the cells. A message has the same
+form, with the rows alone that its receiver does not have.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from hrm.pipelines.policies.corun.estimate_entry import EstimateEntry
 from hrm.pipelines.policies.corun.metrics import COLUMN, METRICS
 from hrm.pipelines.policies.corun.pair_effects import PAIRS_MAX
 from hrm.pipelines.policies.corun.recorded_use import RecordedUse
+from hrm.pipelines.policies.corun.stored_spreads import add_spreads, spread_arrays
 from hrm.pipelines.policies.corun.subtask_estimates import ROWS_MAX, Stdm
 
 __all__ = ["dump_estimates", "dump_within", "load_estimates", "merge_estimates"]
@@ -86,7 +87,7 @@ def dump_estimates(estimates: Stdm, *, since: int = -1, latest: int | None = Non
         for number, device in enumerate(_DEVICES):
             if device in entry.runs:
                 runs[index, number] = entry.runs[device]
-    more = _gpu_uses(entries)
+    more = _gpu_uses(entries) | spread_arrays(list(entries.values()))
     if pairs or since < 0:  # the regression learns from the same co-runs
         more |= {f"slowdowns_{name}": array for name, array in estimates.slowdowns.state().items()}
     content = io.BytesIO()
@@ -150,6 +151,7 @@ def merge_estimates(content: bytes, estimates: Stdm, speeds: Mapping[Device, flo
             device: (seconds / speeds[device], count)
             for device, (seconds, count) in entry.runs.items()
         }
+        entry.spreads = {d: spread.at_speed(speeds[d]) for d, spread in entry.spreads.items()}
     estimates.merge(stored.entries, stored.devices, stored.declared_mib, stored.pairs)
 
 
@@ -175,6 +177,7 @@ def _read(source: Path | bytes, estimates: Stdm, *, fresh: bool) -> _Stored:
             if "gpu_uses" in file:
                 places, runs = file["gpu_use_rows"], file["gpu_use_runs"]
                 _add_gpu_uses(entries, places, file["gpu_uses"], runs)
+            add_spreads(list(entries.values()), file)
             if "slowdowns_observed" in file:
                 names = ("squares", "moments", "observed")
                 state = {name: np.asarray(file[f"slowdowns_{name}"], np.float64) for name in names}

@@ -24,6 +24,7 @@ from typing import Literal
 import numpy as np
 
 from hrm.errors import InvalidRequest
+from hrm.pipelines.core.device_memory import PeakMemory
 from hrm.pipelines.core.gpu_use import GpuUsePart, check_gpu_use
 from hrm.pipelines.core.model import CO_RUN_FEATURES, Device, Row, SubtaskSpec, Vector
 from hrm.pipelines.policies.corun.estimate_entry import RUNS_REMEMBERED, EstimateEntry
@@ -34,6 +35,7 @@ from hrm.pipelines.policies.corun.metrics import (
     DEFAULTS,
     METRICS,
     applies,
+    interpolated_s,
     scaled_size,
     scaled_speedup,
     speedup_of,
@@ -222,6 +224,7 @@ class Stdm:
             self.observe(row, "memory", memory_mib)
         if gpu_memory_mib and device is Device.GPU:
             self.observe(row, "gpu_memory", gpu_memory_mib)
+            entry.reached(gpu_memory_mib)
         self._learn_speedup(row, entry)
 
     def observe_gpu_use(self, row: Row, use: Sequence[GpuUsePart]) -> None:
@@ -237,6 +240,12 @@ class Stdm:
         entry = self._entry(row)
         known = entry.gpu_use
         entry.gpu_use = RecordedUse(tuple(use)) if known is None else known.observed(use)
+
+    def observe_out_of_gpu_memory(self, row: Row, had_mib: float) -> None:
+        """See ``LearningEstimates``."""
+        if had_mib > 0 and Device.GPU in self._versions(row):
+            self.changes += 1
+            self._entry(row).ran_out(had_mib)
 
     def _learn_speedup(self, row: Row, entry: EstimateEntry) -> None:
         if len(self._versions(row)) < 2:
@@ -309,6 +318,7 @@ class Stdm:
         take = np.isfinite(other.values) & ((other.counts > own.counts) | ~known)
         runs = [own.take_run(device, *run) for device, run in other.runs.items()]
         uses = own.take_use(other.gpu_use)
+        spreads = own.take_spreads(other)
         if len(own.runs) == len(Device) and known[_SPEEDUP]:
             take[_SPEEDUP] = False  # that of this node's own times, below
         values = np.where(take, other.values, own.values)
@@ -320,7 +330,7 @@ class Stdm:
         own.values, own.counts = values, np.where(take, other.counts, own.counts)
         if any(runs):
             self._learn_speedup(row, own)
-        return any(runs) or uses or bool(changed.any())
+        return any(runs) or uses or spreads or bool(changed.any())
 
     def since(self, mark: int) -> dict[Row, EstimateEntry]:
         """Rows that changed after ``changes`` was ``mark``, the latest first; -1: all rows."""
@@ -382,6 +392,17 @@ class Stdm:
             if declared is not None:
                 return float(declared)
         return self._memory(row, "gpu_memory", self.gpu_memory_scale_mib(row.gpu_model))
+
+    def run_deviation_s(self, row: Row, device: Device) -> float:
+        """See ``Estimates``."""
+        entry = self.entries.get(row)
+        spread = None if entry is None else entry.spreads.get(device)
+        return 0.0 if spread is None else self.run_s(row, device) * spread.deviation()
+
+    def gpu_memory_peak(self, row: Row) -> PeakMemory | None:
+        """See ``Estimates``."""
+        entry = self.entries.get(row)
+        return None if entry is None or entry.peak is None else entry.peak.peak()
 
     def runs_alone(self, row: Row) -> int:
         """See ``Estimates``."""
@@ -544,7 +565,7 @@ class Stdm:
             run = self.entries[other].runs.get(device)
             if run is not None and (device is Device.CPU or other.gpu_model == row.gpu_model):
                 points[other.bucket] = max(run[0], 1e-6)
-        return _interpolated_s(points, row.bucket) if points else None
+        return interpolated_s(points, row.bucket) if points else None
 
     def _run_s(self, row: Row, device: Device) -> float:
         known = self._known_s(row, device)
@@ -563,12 +584,3 @@ class Stdm:
         ]
         rate = float(np.median(rates)) if rates else DEFAULT_S_PER_MB[device]
         return rate * BUCKET_MB[row.bucket]
-
-
-def _interpolated_s(points: Mapping[int, float], bucket: int) -> float:
-    """Straight lines between the logarithms of sizes and times; in proportion beyond the ends."""
-    known = sorted(points)
-    nearest = min(max(bucket, known[0]), known[-1])
-    logs = np.log([points[one] for one in known])
-    at_nearest = math.exp(float(np.interp(_LOG_MB[nearest], _LOG_MB[known], logs)))
-    return at_nearest * BUCKET_MB[bucket] / BUCKET_MB[nearest]

@@ -10,7 +10,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hrm.pipelines.core.feasibility import Caps, fits_gpu, gpu_need_mib, host_need_mib
+from hrm.pipelines.core.device_memory import PeakMemory
+from hrm.pipelines.core.feasibility import (
+    Caps,
+    fits_gpu,
+    gpu_need_mib,
+    gpu_need_peak,
+    host_need_mib,
+)
 from hrm.pipelines.core.model import (
     Device,
     GpuView,
@@ -43,6 +50,7 @@ class Tentative:
         self.starts: list[StartDecision] = []
         self._positions = {gpu.index: place for place, gpu in enumerate(self.gpus)}
         self._needs_mib: dict[SubtaskKey, tuple[float, float]] = {}
+        self._peaks: dict[SubtaskKey, PeakMemory] = {}
 
     def fits(self, subtask: ReadySubtask, device: Device, number: int) -> bool:
         """True iff ``take`` with the same arguments is allowed."""
@@ -54,7 +62,7 @@ class Tentative:
         if device is Device.CPU:
             return number in self.idle_cores
         position = self._positions.get(number)
-        return position is not None and fits_gpu(self.gpus[position], gpu_mib, self._caps)
+        return position is not None and self._joins(self.gpus[position], subtask, gpu_mib)
 
     def gpus_for(self, subtask: ReadySubtask) -> list[GpuView]:
         """GPUs on which it may ever run."""
@@ -69,7 +77,8 @@ class Tentative:
 
     def wait_s(self, subtask: ReadySubtask, gpu: GpuView) -> float:
         """Seconds until it may start on ``gpu`` if nothing is ahead of it."""
-        return 0.0 if fits_gpu(gpu, self._needs(subtask)[1], self._caps) else gpu.remaining_s
+        joins = self._joins(gpu, subtask, self._needs(subtask)[1])
+        return 0.0 if joins else gpu.remaining_s
 
     def work_s(self, row: Row, gpu: GpuView) -> float:
         """Seconds that ``row`` adds to the time until ``gpu`` is free.
@@ -97,21 +106,31 @@ class Tentative:
             self.idle_cores.remove(number)
         else:
             position = self._positions[number]
-            self.gpus[position] = self._joined(self.gpus[position], subtask.row, gpu_mib)
+            self.gpus[position] = self._joined(self.gpus[position], subtask, gpu_mib)
         self.starts.append(StartDecision(subtask.key, device, number))
 
     def left(self) -> list[ReadySubtask]:
         """The ready subtasks that were not taken, in the view's order."""
         return list(self._ready.values())
 
-    def _joined(self, gpu: GpuView, row: Row, gpu_mib: float) -> GpuView:
-        row = row_on(row, gpu)
+    def _joins(self, gpu: GpuView, subtask: ReadySubtask, gpu_mib: float) -> bool:
+        return fits_gpu(gpu, gpu_mib, self._peak(subtask), self._caps)
+
+    def _peak(self, subtask: ReadySubtask) -> PeakMemory:
+        found = self._peaks.get(subtask.key)
+        if found is None:
+            found = self._peaks[subtask.key] = gpu_need_peak(subtask, self._estimates)
+        return found
+
+    def _joined(self, gpu: GpuView, subtask: ReadySubtask, gpu_mib: float) -> GpuView:
+        row = row_on(subtask.row, gpu)
         load = float(self._estimates.gpu_features(row)[0])
         return replace(
             gpu,
             running=(*gpu.running, row),
             elapsed_s=(*gpu.elapsed_s, 0.0),
             memory_used_mib=gpu.memory_used_mib + gpu_mib,
+            peaks=gpu.peaks.plus(self._peak(subtask)) if gpu.peaks is not None else None,
             utilisation=min(1.0, gpu.utilisation + load),
             remaining_s=max(gpu.remaining_s, self._estimates.run_s(row, Device.GPU)),
         )
