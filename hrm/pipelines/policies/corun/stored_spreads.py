@@ -1,15 +1,16 @@
 """Spreads of runs as arrays of ``store``: two, because in a message of few rows each array counts.
 
-``spreads`` is a line of numbers, for each spread of times: row, device, runs, mean, variance, bins,
-and for each bin its number and its weight. ``peaks`` has a line for each spread of device memory:
-row, mean, variance, greatest, runs, and those that ran out of memory. A file of an HRM that did not
-keep them has none, and such an HRM passes over them.
+``spreads`` has a line for each, in single precision: row; 0 or 1 for times on a core or a GPU, 2
+for device memory; runs; mean and variance of the logarithms; for times the number of bins, for
+memory the runs that ran out of it; and the greatest memory. ``spread_bins`` has the numbers and the
+weights of all bins, one spread after the other. Of a single run there is none: it is no more than
+the row's time and its memory. An HRM that does not know these arrays passes over them, and what it
+wrote has none.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple
 from typing import Any
 
 import numpy as np
@@ -26,37 +27,40 @@ from hrm.pipelines.policies.corun.run_spreads import (
 __all__ = ["add_spreads", "spread_arrays"]
 
 _DEVICES = (Device.CPU, Device.GPU)
-_HEAD = 6
-_PEAK_COLUMNS = 6
+_MEMORY = 2
+_COLUMNS = 7
+_RUNS_MIN = 2
 _RUNS_MAX = 2**24
-"""So many runs single precision still counts one by one; with more, a spread is not sent again."""
+"""So many single precision still counts one by one."""
 _LOG_MAX = 50.0
-"""No ln(MiB), and no variance of it, is beyond that."""
-_WEIGHT_STEPS = 64.0
-"""Weights travel in steps of a sixty-fourth, which compress."""
+"""No logarithm of a time or an amount of memory, and no variance of it, is beyond that."""
+_STEPS = 64
+"""Weights travel in steps of a sixty-fourth."""
 
 
 def spread_arrays(entries: Sequence[EstimateEntry]) -> dict[str, np.ndarray[Any, Any]]:
     """Rows are indexes of ``entries``; without any spread, no array."""
-    line: list[float] = []
-    peaks: list[tuple[float, ...]] = []
+    lines: list[tuple[float, ...]] = []
+    bins: list[tuple[int, int]] = []
     for row, entry in enumerate(entries):
         for number, device in enumerate(_DEVICES):
-            spread = entry.spreads.get(device)
-            if spread is not None:
-                runs = min(spread.runs, _RUNS_MAX)
-                line += (row, number, runs, spread.log_mean, spread.log_variance)
-                line.append(len(spread.bins))
-                for place, weight in spread.bins:
-                    line += (place, max(1.0, round(weight * _WEIGHT_STEPS)) / _WEIGHT_STEPS)
-        if (peak := entry.peak) is not None:
-            peaks.append((row, *astuple(peak)))
-    found: dict[str, np.ndarray[Any, Any]] = {}
-    if line:
-        found["spreads"] = np.array(line, np.float32)
-    if peaks:
-        found["peaks"] = np.array(peaks, np.float64)
-    return found
+            times = entry.spreads.get(device)
+            if times is not None and times.runs >= _RUNS_MIN:
+                runs = min(times.runs, _RUNS_MAX)
+                moments = times.log_mean, times.log_variance
+                lines.append((row, number, runs, *moments, len(times.bins), 0.0))
+                bins += [(place, max(1, round(_STEPS * weight))) for place, weight in times.bins]
+        peak = entry.peak
+        if peak is not None and (peak.runs >= _RUNS_MIN or peak.out_of_memory):
+            runs, failed = min(peak.runs, _RUNS_MAX), min(peak.out_of_memory, _RUNS_MAX)
+            moments = peak.log_mean, peak.log_variance
+            lines.append((row, _MEMORY, runs, *moments, failed, peak.greatest_mib))
+    if not lines:
+        return {}
+    return {
+        "spreads": np.array(lines, np.float32),
+        "spread_bins": np.array(bins, np.int16).reshape(len(bins), 2),
+    }
 
 
 def add_spreads(
@@ -67,43 +71,34 @@ def add_spreads(
     Raises:
         ValueError: it did not write that.
     """
-    if "spreads" in arrays:
-        _add_times(entries, arrays["spreads"])
-    if "peaks" in arrays:
-        _add_peaks(entries, arrays["peaks"])
+    if "spreads" not in arrays:
+        return
+    lines, bins = arrays["spreads"], arrays["spread_bins"]
+    if lines.shape != (len(lines), _COLUMNS) or bins.shape != (len(bins), 2):
+        raise ValueError(f"spreads are of shapes {lines.shape} and {bins.shape}")
+    numbers, means, variances = lines[:, [0, 1, 2, 5]], np.abs(lines[:, 3]), lines[:, 4]
+    if not np.isfinite(lines).all() or (numbers != np.round(numbers)).any():
+        raise ValueError("a spread has what is no number, or a part of a run")
+    if (means > _LOG_MAX).any() or ((variances < 0) | (variances > _LOG_MAX)).any():
+        raise ValueError("a spread is of no time, or no memory, that there can be")
+    if (np.abs(bins[:, 0]) > BIN_LIMIT).any() or (bins[:, 1] < 1).any():
+        raise ValueError("a spread has a bin without a weight, or one too far out")
+    left = [(int(place), float(weight) / _STEPS) for place, weight in bins.tolist()]
+    for line in lines.tolist():
+        row, what, runs, count = (int(line[column]) for column in (0, 1, 2, 5))
+        if not 0 <= row < len(entries) or not 0 <= what <= _MEMORY or runs < 1:
+            raise ValueError("a spread is of no row, of no device, or of no run")
+        if what == _MEMORY:
+            _add_peak(entries[row], runs, count, line)
+            continue
+        if not 0 <= count <= min(BINS_MAX, len(left)):
+            raise ValueError(f"a spread has {count} bins, of which not all are there")
+        held, left = tuple(left[:count]), left[count:]
+        entries[row].spreads[_DEVICES[what]] = TimeSpread(line[3], line[4], held, runs)
 
 
-def _add_times(entries: Sequence[EstimateEntry], stored: np.ndarray[Any, Any]) -> None:
-    if stored.ndim != 1 or not np.isfinite(stored).all():
-        raise ValueError(f"spreads of times of shape {stored.shape} are no line of numbers")
-    line, at = stored.tolist(), 0
-    while at < len(line):
-        if len(line) - at < _HEAD:
-            raise ValueError("a spread of times is incomplete")
-        row, number, runs, count = (int(line[at + place]) for place in (0, 1, 2, 5))
-        log_mean, log_variance = line[at + 3 : at + 5]
-        at += _HEAD
-        if not 0 <= row < len(entries) or number not in (0, 1) or runs < 1 or log_variance < 0:
-            raise ValueError("a spread of times is of no row, no device or no run")
-        if not 0 <= count <= BINS_MAX or len(line) - at < 2 * count:
-            raise ValueError(f"a spread of times has {count} bins, of which not all are there")
-        if max(abs(log_mean), log_variance) > _LOG_MAX:
-            raise ValueError("a spread of times is of no time that there can be")
-        bins = line[at : at + 2 * count]
-        places, weights = bins[::2], bins[1::2]
-        if any(weight <= 0 for weight in weights) or any(abs(n) > BIN_LIMIT for n in places):
-            raise ValueError("a spread of times has a bin without a weight, or one too far out")
-        at += 2 * count
-        held = tuple(zip(map(int, places), weights, strict=True))
-        entries[row].spreads[_DEVICES[number]] = TimeSpread(log_mean, log_variance, held, runs)
-
-
-def _add_peaks(entries: Sequence[EstimateEntry], stored: np.ndarray[Any, Any]) -> None:
-    if stored.shape != (len(stored), _PEAK_COLUMNS) or not np.isfinite(stored).all():
-        raise ValueError(f"spreads of memory {stored.shape} are not {_PEAK_COLUMNS} numbers a row")
-    for row, mean, variance, greatest_mib, runs, failed in stored.tolist():
-        if not 0 <= row < len(entries) or not 0 <= failed <= runs or runs < 1:
-            raise ValueError("a spread of memory is of no row, or of no run")
-        if abs(mean) > _LOG_MAX or not 0 <= variance <= _LOG_MAX or greatest_mib < 0:
-            raise ValueError("a spread of memory is of no memory that there can be")
-        entries[int(row)].peak = PeakSpread(mean, variance, greatest_mib, int(runs), int(failed))
+def _add_peak(entry: EstimateEntry, runs: int, failed: int, line: Sequence[float]) -> None:
+    greatest_mib = line[6]
+    if not 0 <= failed <= runs or greatest_mib < 0:
+        raise ValueError("a spread of memory has more failures than runs, or no memory")
+    entry.peak = PeakSpread(line[3], line[4], greatest_mib, runs, failed)
