@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import astuple
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hrm.errors import InvalidRequest
+from hrm.pipelines.core.device_memory import OUT_OF_MEMORY_FACTOR
 from hrm.pipelines.core.model import Device, Row, SubtaskSpec
 from hrm.pipelines.policies.corun import Stdm
 from hrm.pipelines.policies.corun.estimate_entry import EstimateEntry
 from hrm.pipelines.policies.corun.run_spreads import (
     BINS_MAX,
-    OUT_OF_MEMORY_FACTOR,
     PeakSpread,
     TimeSpread,
 )
@@ -181,7 +182,7 @@ def test_what_an_older_version_wrote_has_none_and_is_taken() -> None:
     assert here.entries[ROW].spreads == {} and here.entries[ROW].peak is None
 
 
-def arrays() -> dict[str, np.ndarray]:  # type: ignore[type-arg]
+def arrays() -> dict[str, np.ndarray[Any, Any]]:
     entry = EstimateEntry()
     for number in range(30):
         entry.ran_alone(Device.GPU, 2.0 + number % 7)
