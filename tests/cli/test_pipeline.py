@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from typer.testing import Result
 
+from hrm.cli.pipeline_views import workers_table
 from hrm.errors import LimitReached, NotFound
 from hrm.pipelines.client.outcome import TaskResult
 from hrm.pipelines.client.result_file import ResultFile
@@ -189,3 +190,13 @@ def test_what_was_forgotten_may_be_why_a_result_is_not_there(
 ) -> None:
     with pytest.raises(NotFound, match="or has been forgotten"):
         Ticket.load("t0")
+
+
+def test_a_worker_shows_its_wait_and_the_p90_of_one_that_reports_it() -> None:
+    response = pb.ListPipelineTasksResponse(policy="min-wait")
+    response.nodes.add().load.expected_wait_s = 4.0
+    reports = response.nodes.add().load
+    reports.expected_wait_s, reports.expected_wait_p90_s = 4.0, 7.25
+    columns = {str(column.header): list(column.cells) for column in workers_table(response).columns}
+    assert columns["expected wait s"] == ["4.0", "4.0"]
+    assert columns["P90"] == ["", "7.2"]

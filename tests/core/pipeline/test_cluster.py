@@ -351,6 +351,16 @@ def test_a_policy_that_names_a_node_it_may_not_is_replaced_and_counted() -> None
     assert cluster.core.policy_faults == 1 and "chose node 7" in cluster.why("t")
 
 
+def test_a_task_at_a_worker_says_how_long_its_work_may_take() -> None:
+    cluster = Cluster()
+    cluster.join(capacity("n1"))
+    cluster.submit(task("t"))
+    assert "nine times in ten" not in cluster.why("t")
+    load = replace(_load(wait_s=4.0), expected_wait_p90_s=7.0)
+    cluster.handle(m.PipelineNodeReported(now=1.0, name=NodeName("n1"), load=load))
+    assert "work for 4.0 s is there, nine times in ten for at most 7.0 s" in cluster.why("t")
+
+
 def test_a_policy_may_wait_and_is_asked_again_after_the_next_event() -> None:
     policy = _Reply(-1)
     cluster = Cluster(policy=policy)
