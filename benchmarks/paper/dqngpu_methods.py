@@ -19,25 +19,36 @@ from typing import Any, Literal
 import numpy as np
 
 from benchmarks.common import note
-from benchmarks.paper.dqngpu_search import plan, simulate
+from benchmarks.paper.dqngpu_search import simulate
 from benchmarks.paper.dqngpu_workloads import TICK_S
 from hrm.learn.dqngpu import DqnGpuArgs, command_of, train_ddqn
 from hrm.learn.dqngpu_pg import PolicyGradientArgs, TrainedGradient, train_pg
 from hrm.learn.gpu_environment import GpuSharingEnv, Observed, play
-from hrm.learn.gpu_interference import GpuInterference, PairFactors
 from hrm.learn.gpu_workloads import draw_jobs
 from hrm.learn.shared_gpu import DrawJobs, GpuEpisode, GpuRun, SimulatedGpuJob
 from hrm.policies import model_files
 from hrm.policies.guard import GuardMode
 from hrm.policies.model_files import Model
 from hrm.policies.shared_gpu.guarded import GuardedGpuSharing
-from hrm.policies.shared_gpu.heuristics import HEURISTICS, GpuSharingPolicy, RandomLegal
+from hrm.policies.shared_gpu.heuristics import (
+    FastestTogether,
+    GpuSharingPolicy,
+    GpuSharingView,
+    RandomLegal,
+)
+from hrm.policies.shared_gpu.interference import GpuInterference, PairFactors
 from hrm.policies.shared_gpu.learned import LearnedGpuSharing
+from hrm.policies.shared_gpu.look_ahead import LookAhead
 from hrm.policies.shared_gpu.profiles import MEMORY, CapacityRule, GpuUseProfile, constant
+from hrm.policies.shared_gpu.registry import HEURISTICS
 
 __all__ = [
+    "JOIN_GAINS",
+    "LEARNED",
     "REFERENCE",
+    "SHIPS",
     "Method",
+    "Timed",
     "classes_of",
     "figures_of",
     "methods",
@@ -46,6 +57,12 @@ __all__ = [
 ]
 
 REFERENCE = "sjf-packed"
+LEARNED = "dqngpu-ddqn"
+SHIPS = "look-ahead, pairs"
+KNOW_PAIRS = ("fastest-together", "look-ahead")
+"""Heuristics that use slowdowns of pairs: they are runs of their own."""
+JOIN_GAINS = (0.5, 0.75, 0.9, 0.96)
+"""A job joins others only where it adds so much to the sum of all speeds, 1 being no slowdown."""
 Knows = Literal["true", "max", "mean", "pairs"]
 WIDTH = 10
 """Units that a mean is rounded up to, as in the paper's images."""
@@ -114,11 +131,12 @@ def figures_of(run: GpuRun) -> dict[str, Any]:
 
 
 def methods(models: Sequence[Model], gradients: Mapping[str, Sequence[Method]]) -> list[Method]:
-    """All that are compared, the reference first."""
-    names = [
-        REFERENCE,
-        *(name for name in HEURISTICS if name not in (REFERENCE, "fastest-together")),
-    ]
+    """All that are compared, the reference first. ``SHIPS`` is what a node has.
+
+    The learned policy is compared as it is (``LEARNED``), and reported as it would be in use:
+    ``guarded``, where a share of the decisions remains the heuristic's.
+    """
+    names = [REFERENCE, *(name for name in HEURISTICS if name not in (REFERENCE, *KNOW_PAIRS))]
     found = [Method(name, "true", _simulated(HEURISTICS[name])) for name in names]
     found.append(
         Method("random", "true", _simulated(lambda: RandomLegal(np.random.default_rng(0))))
@@ -126,13 +144,53 @@ def methods(models: Sequence[Model], gradients: Mapping[str, Sequence[Method]]) 
     found += [Method(f"tetris, {knows}", knows, _simulated(HEURISTICS["tetris"]))
               for knows in ("max", "mean")]  # fmt: skip
     found += [method for made in gradients.values() for method in made]
+    for least in JOIN_GAINS:
+        found += [
+            Method(f"{name}, gain {least:g}", "pairs", _simulated(make(least)))
+            for name, make in (("fastest-together", _joining), ("look-ahead", _looking_ahead))
+        ]
     found.append(Method("fastest-together", "pairs", _simulated(HEURISTICS["fastest-together"])))
-    found += [Method("look ahead", "true", plan), Method("look ahead, pairs", "pairs", plan)]
-    for knows in ("true", "pairs"):
-        for number, model in enumerate(models):
-            name = "dqngpu-ddqn" if knows == "true" else "dqngpu-ddqn, pairs"
-            found.append(Method(name, knows, _guarded(model), number, model.meta["trained_s"]))
+    found.append(Method("look-ahead", "true", _simulated(HEURISTICS["look-ahead"])))
+    found.append(Method(SHIPS, "pairs", _simulated(HEURISTICS["look-ahead"])))
+    played: tuple[tuple[str, Callable[[Model], _Play]], ...] = (
+        (LEARNED, _unguarded),
+        (f"{LEARNED} guarded", _guarded),
+    )
+    for name, play_of in played:
+        for knows in ("true", "pairs"):
+            for number, model in enumerate(models):
+                full = name if knows == "true" else f"{name}, pairs"
+                trained_s = model.meta["trained_s"]
+                found.append(Method(full, knows, play_of(model), number, trained_s))
     return found
+
+
+def _joining(least: float) -> Callable[[], GpuSharingPolicy]:
+    return lambda: FastestTogether(least)
+
+
+def _looking_ahead(least: float) -> Callable[[], GpuSharingPolicy]:
+    return lambda: LookAhead(gain_min=least)
+
+
+class Timed:
+    """A policy, and the processor time of each of its decisions, in ms."""
+
+    def __init__(self, policy: GpuSharingPolicy) -> None:
+        self.name = policy.name
+        self.took_ms: list[float] = []
+        self._policy = policy
+
+    def choose(self, view: GpuSharingView) -> int | None:
+        """See ``GpuSharingPolicy``."""
+        began_s = time.thread_time()
+        chosen = self._policy.choose(view)
+        self.took_ms.append(1e3 * (time.thread_time() - began_s))
+        return chosen
+
+
+def _unguarded(model: Model) -> _Play:
+    return _simulated(lambda: LearnedGpuSharing(model))
 
 
 def _simulated(make: Callable[[], GpuSharingPolicy]) -> _Play:

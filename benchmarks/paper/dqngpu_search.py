@@ -11,16 +11,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from hrm.learn.gpu_interference import GpuInterference, PairFactors
-from hrm.learn.shared_gpu import GpuRun, SharedGpu, SimulatedGpuJob
+from hrm.learn.shared_gpu import STEP_LIMIT, GpuRun, SharedGpu, SimulatedGpuJob
 from hrm.policies.shared_gpu.heuristics import GpuSharingPolicy, GpuSharingView
-from hrm.policies.shared_gpu.learned import BASE
+from hrm.policies.shared_gpu.imagined import GpuJobKinds, ImaginedRun, ProfileFit
+from hrm.policies.shared_gpu.interference import GpuInterference, PairFactors, PairSlowdowns
 from hrm.policies.shared_gpu.profiles import CapacityRule
 
-__all__ = ["Ordered", "area_bound", "best_order", "exhaustive", "lower_bound", "plan", "simulate"]
+__all__ = [
+    "Ordered",
+    "Schedule",
+    "area_bound",
+    "best_order",
+    "exhaustive",
+    "lower_bound",
+    "simulate",
+]
 
 
 def simulate(
@@ -55,49 +64,6 @@ def simulate(
     return gpu.result()
 
 
-def plan(
-    jobs: Sequence[SimulatedGpuJob],
-    world: GpuInterference,
-    rule: CapacityRule,
-    known: PairFactors | None = None,
-) -> GpuRun:
-    """Look ahead at every decision: after each start that is possible, and after a tick of waiting,
-    what runs and waits is imagined to its end, where ``FastestTogether`` decides.
-
-    What is imagined are believed profiles and known slowdowns, the information of any policy. It
-    takes some runs a decision, thousands of times the time of the others.
-    """
-    gpu = SharedGpu(jobs, world, rule, known=known)
-    while not gpu.over:
-        while gpu.has_fitting and (place := _imagined_best(gpu)) is not None:
-            gpu.start(place)
-        gpu.advance()
-    return gpu.result()
-
-
-def _imagined_best(gpu: SharedGpu) -> int | None:
-    view = gpu.view()
-    kinds = {id(view.waiting[int(n)].profile): int(n) for n in np.flatnonzero(view.fits)[::-1]}
-    options: list[int | None] = [*kinds.values()]
-    if view.running:
-        options.append(None)
-    if len(options) == 1:
-        return options[0]
-    ends = []
-    for place in options:
-        other = gpu.imagined()
-        if place is None:
-            other.advance()
-        else:
-            other.start(place)
-        while not other.over:
-            while other.has_fitting and (then := BASE.choose(other.view())) is not None:
-                other.start(then)
-            other.advance()
-        ends.append(other.result().makespan)
-    return options[int(np.argmin(ends))]
-
-
 class Ordered:
     """Starts jobs in a given order: ``order`` are indices of jobs."""
 
@@ -119,49 +85,120 @@ class Ordered:
         return int(min(fitting, key=ranks.__getitem__)) if len(fitting) else None
 
 
+class _StartsInOrder:
+    """``Ordered`` in imagined runs: ``places`` has, by kind, where its jobs are in the order."""
+
+    def __init__(self, order: Sequence[int], kinds: int, *, strict: bool) -> None:
+        self._places: list[list[int]] = [[] for _ in range(kinds)]
+        for place, kind in enumerate(order):
+            self._places[kind].append(place)
+        self._order = order
+        self._strict = strict
+
+    def next_start(self, run: ImaginedRun, fitting: int) -> int:
+        """See ``StartRule``."""
+        places, waiting = self._places, run.waiting
+        first, best = len(self._order), -1
+        bits = run.waiting_bits if self._strict else fitting
+        while bits:
+            kind = (bits & -bits).bit_length() - 1
+            bits &= bits - 1
+            place = places[kind][-waiting[kind]]
+            if place < first:
+                first, best = place, kind
+        if fitting >> best & 1:
+            return best
+        if run.running:
+            return -1
+        # Nothing runs, and what is next fits no idle GPU: another one does.
+        return (fitting & -fitting).bit_length() - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """``order``: indices of jobs. ``makespan``: ticks. ``tries``: schedules that were tried."""
+
+    order: tuple[int, ...]
+    strict: bool
+    makespan: float
+    tries: int
+
+
+class _Orders:
+    """Makespans of orders of ``jobs``, whose true profiles and slowdowns are known."""
+
+    def __init__(
+        self, jobs: Sequence[SimulatedGpuJob], world: PairSlowdowns, rule: CapacityRule
+    ) -> None:
+        numbers: dict[tuple[int, int], int] = {}
+        self.kind_of = [numbers.setdefault((id(one.true), one.kind), len(numbers)) for one in jobs]
+        first = [jobs[self.kind_of.index(number)] for number in range(len(numbers))]
+        fit = ProfileFit([one.true for one in first], rule)
+        self._kinds = GpuJobKinds(fit, [one.kind for one in first], world)
+        self._counts = [self.kind_of.count(number) for number in range(len(numbers))]
+
+    @property
+    def alike(self) -> bool:
+        return len(self._counts) == 1
+
+    def makespan(self, order: Sequence[int], strict: bool) -> float:
+        """In ticks; infinite beyond the step limit."""
+        run = ImaginedRun(self._kinds, self._counts)
+        kinds = [self.kind_of[job] for job in order]
+        rule = _StartsInOrder(kinds, len(self._counts), strict=strict)
+        run.go_on(rule, starts=len(kinds), steps=STEP_LIMIT)
+        return run.last_end if run.over else math.inf
+
+
 def best_order(
     jobs: Sequence[SimulatedGpuJob],
-    world: GpuInterference,
+    world: PairSlowdowns,
     rule: CapacityRule,
     *,
     tries: int,
     seed: int,
-) -> tuple[tuple[int, ...], bool, float]:
-    """Order, strictness and makespan (ticks) of the best of ``tries`` schedules.
+    begin: Sequence[Sequence[int]] = (),
+) -> Schedule:
+    """The best of ``tries`` schedules of jobs that are all there at the start, or the first that is
+    as short as the lower bound.
 
-    Simulated annealing from the shortest, the longest, and the hungriest first; jobs of one
-    application are alike, so only moves that change the sequence of applications are tried.
+    Simulated annealing from the shortest, the longest, the hungriest first, and orders to ``begin``
+    with; jobs of one application are alike, so only moves that change the sequence of applications
+    are tried. As all is known, runs are imagined, which has the simulated GPU's makespans some
+    thirty times as fast.
     """
+    assert not any(one.arrives for one in jobs), "orders are of jobs that are all there"
     rng = np.random.default_rng(seed)
+    orders = _Orders(jobs, world, rule)
+    bound = lower_bound(jobs, rule)
     lengths = [len(one.true) for one in jobs]
     work = [float(one.true.uses.sum()) for one in jobs]
-
-    def cost(order: Sequence[int], strict: bool) -> float:
-        run = simulate(jobs, Ordered(order, strict=strict), world, rule)
-        return run.makespan + run.failures
-
-    starts = [sorted(range(len(jobs)), key=lambda n: key[n], reverse=down)
+    starts = [sorted(range(len(jobs)), key=key.__getitem__, reverse=down)
               for key, down in ((lengths, False), (lengths, True), (work, True))]  # fmt: skip
-    begun = [(cost(order, strict), order, strict) for order in starts for strict in (False, True)]
+    starts += [list(order) for order in begin]
+    begun = [(orders.makespan(order, strict), order, strict)
+             for order in starts for strict in (False, True)]  # fmt: skip
     now = best = min(begun, key=lambda each: each[0])
     hot = 0.02 * best[0]
-    for step in range(tries - len(begun)):
+    tried = len(begun)
+    while tried < tries and best[0] > bound + 1e-9 and not orders.alike:
         order = list(now[1])
         one, other = (int(n) for n in rng.integers(len(order), size=2))
-        if jobs[order[one]].name == jobs[order[other]].name:
+        if orders.kind_of[order[one]] == orders.kind_of[order[other]]:
             continue
         if rng.random() < 0.5:
             order[one], order[other] = order[other], order[one]
         else:
             order.insert(other, order.pop(one))
         strict = now[2] if rng.random() < 0.95 else not now[2]
-        found = (cost(order, strict), order, strict)
-        heat = hot * (1.0 - step / tries) + 1e-9
+        found = (orders.makespan(order, strict), order, strict)
+        tried += 1
+        heat = hot * (1.0 - tried / tries) + 1e-9
         if found[0] <= now[0] or rng.random() < math.exp((now[0] - found[0]) / heat):
             now = found
         if now[0] < best[0]:
             best = now
-    return tuple(best[1]), best[2], best[0]
+    return Schedule(tuple(best[1]), best[2], best[0], tried)
 
 
 def exhaustive(

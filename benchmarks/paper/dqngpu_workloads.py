@@ -22,8 +22,8 @@ from typing import Literal
 import numpy as np
 
 from benchmarks.fairness.measured import GPUS, Pairs
-from hrm.learn.gpu_interference import PairFactors
 from hrm.learn.shared_gpu import SimulatedGpuJob
+from hrm.policies.shared_gpu.interference import PairFactors
 from hrm.policies.shared_gpu.profiles import GPU, MEMORY, Floats, GpuUseProfile
 
 __all__ = [

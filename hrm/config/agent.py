@@ -350,7 +350,8 @@ class AgentSettings(ServerSettings):
         min_length=1,
         description="what assigns cores and GPUs to subtasks of pipelines: random, mct, min-min, "
         "pats, iawp (iawp:guarded, iawp:SCORE, iawp:SCORE:guarded, iawp:guarded:gain=0.1) or "
-        "dqngpu (dqngpu:NAME, what chooses who shares a GPU: fastest-together, ljf-packed, "
+        "dqngpu (dqngpu:NAME, what chooses who shares a GPU: look-ahead, "
+        "fastest-together, ljf-packed, "
         "sjf-packed, fifo-packed, best-fit-memory, tetris, tetris-srtf, or sjf, one at a time); "
         "learned ones begin in shadow mode, with mct deciding",
     )

@@ -16,13 +16,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hrm.learn.gpu_interference import (
+from hrm.learn.shared_gpu import DrawJobs, GpuEpisode, SimulatedGpuJob
+from hrm.policies.shared_gpu.interference import (
     AdditiveOverload,
     GpuInterference,
     NoInterference,
     PairFactors,
 )
-from hrm.learn.shared_gpu import DrawJobs, GpuEpisode, SimulatedGpuJob
 from hrm.policies.shared_gpu.profiles import GPU, GpuUseProfile
 
 __all__ = ["WORLDS", "application", "draw_jobs", "drawn_pairs"]

@@ -15,14 +15,14 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
 from hrm.errors import InvalidConfig
-from hrm.learn.gpu_interference import GpuInterference, NoInterference, PairFactors
 from hrm.policies.shared_gpu.heuristics import GpuSharingView, WaitingGpuJob
+from hrm.policies.shared_gpu.interference import GpuInterference, KnownPairs, PairFactors
 from hrm.policies.shared_gpu.profiles import (
     MEMORY,
     Bits,
@@ -45,7 +45,6 @@ STEP_LIMIT = 2_000
 GROWTH = 1.25
 FAILURES_MAX = 2
 _DONE = 1e-9
-_NO_USES: Floats = np.zeros((0, 4))
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,10 +165,7 @@ class SharedGpu:
         self._table = ProfileTable(list(places.values()))
         rows = {key: row for row, key in enumerate(places)}
         self._rows = [rows[id(one.believed)] for one in jobs]
-        self._kinds = [next(one.kind for one in jobs if one.believed is profile)
-                       for profile in places.values()]  # fmt: skip
         self._known = known
-        self._pairs = None if known is None else known.totals(self._kinds)
         self._queue_changed()
         self._arrive()
 
@@ -190,16 +186,19 @@ class SharedGpu:
     def view(self) -> GpuSharingView:
         """What policies see now: believed profiles, and who fits."""
         if self._view is None:
-            running = [(one.believed, min(int(one.done), len(one.believed) - 1))
+            running = [(one.believed, min(int(one.done + _DONE), len(one.believed) - 1))
                        for one in self._running]  # fmt: skip
             fits = self._fits(running)
+            pairs = self._known_pairs() if fits.any() else None
             self._view = GpuSharingView(
                 now=self.tick,
                 running=running,
                 waiting=self._seen,
                 fits=fits,
                 rule=self.rule,
-                pace=self._pace() if fits.any() else None,
+                pace=None if pairs is None else pairs.pace(),
+                pairs=pairs,
+                progress=[one.done for one in self._running],
             )
         return self._view
 
@@ -228,25 +227,6 @@ class SharedGpu:
         other._waiting = list(self._waiting)
         other._coming = list(self._coming)
         other._used = self._used.copy()
-        return other
-
-    def imagined(self) -> SharedGpu:
-        """The same state as policies may imagine it: jobs run as they are believed to, and slow
-        each other down as far as that is known."""
-        other = self.copy()
-        other._world = NoInterference() if self._known is None else self._known
-        for one in other._running:
-            one.true = one.believed
-            one.done = min(one.done, len(one.believed) - 1.0)
-        beliefs = {one.job: one.believed for one in other._running}
-        beliefs |= {one.job: one.believed for one in other._waiting}
-        other.jobs = tuple(
-            replace(one, true=beliefs.get(number, one.believed), believed=one.believed)
-            for number, one in enumerate(self.jobs)
-        )
-        # What arrives later is not known.
-        other._left -= len(other._coming)
-        other._coming = []
         return other
 
     def advance(self) -> float:
@@ -309,18 +289,12 @@ class SharedGpu:
             fits &= np.array([not one.alone for one in self._waiting], dtype=np.bool_)
         return fits
 
-    def _pace(self) -> Floats | None:
-        if self._known is None or self._pairs is None:
+    def _known_pairs(self) -> KnownPairs | None:
+        if self._known is None:
             return None
-        rows = self._waiting_rows
-        kinds = [one.kind for one in self._running]
-        before = sum(self._known.speeds(kinds, _NO_USES)) if kinds else 0.0
-        found = np.empty((len(self._kinds), 3))
-        for row in dict.fromkeys(rows.tolist()):
-            after = self._known.speeds([*kinds, self._kinds[row]], _NO_USES)
-            found[row] = after[-1], sum(after) - before, self._pairs[row, rows].max()
-        pace: Floats = found[rows]
-        return pace
+        running = [one.kind for one in self._running]
+        waiting = [self.jobs[one.job].kind for one in self._waiting]
+        return KnownPairs(self._known, running, waiting)
 
     def _fail(self, uses: Floats) -> Floats:
         """End those that allocated last until the memory of the rest fits."""
@@ -340,9 +314,6 @@ class SharedGpu:
             profile = GpuUseProfile(more)
             self._table = ProfileTable([*self._table.profiles, profile])
             row = len(self._table.profiles) - 1
-            self._kinds = [*self._kinds, one.kind]
-            if self._known is not None:
-                self._pairs = self._known.totals(self._kinds)
             alone = record.failures >= FAILURES_MAX
             self._waiting.insert(0, _Waiting(one.job, profile, row, alone))
             self._failed = True

@@ -16,9 +16,12 @@ from benchmarks.paper.dqngpu import (
     FIRST_SEED,
     VARIATIONS,
     Size,
+    decision_times,
     main,
     measure,
+    share_of,
     summarised,
+    unslowed,
     vary,
 )
 from benchmarks.paper.dqngpu_methods import (
@@ -44,10 +47,11 @@ from benchmarks.paper.dqngpu_workloads import (
 from hrm.learn import dqngpu as trainer
 from hrm.learn.dqngpu import DqnGpuArgs
 from hrm.learn.dqngpu_pg import PolicyGradientArgs
-from hrm.learn.gpu_interference import NoInterference
 from hrm.learn.shared_gpu import SimulatedGpuJob
-from hrm.policies.shared_gpu.heuristics import HEURISTICS
+from hrm.policies.shared_gpu.interference import NoInterference
+from hrm.policies.shared_gpu.look_ahead import LookAhead
 from hrm.policies.shared_gpu.profiles import GPU, MEMORY, CapacityRule, GpuUseProfile
+from hrm.policies.shared_gpu.registry import HEURISTICS
 
 DATA = Path(__file__).parents[2].parent / "shared" / "data" / "gavel"
 
@@ -160,8 +164,16 @@ def test_the_tables_of_a_small_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     assert "dqngpu-ddqn, pairs" not in found["none"]["random"]
     headline = summarised(found["pairs"])
     assert headline["headroom"]["random"]["mean"] >= headline["makespan_gain"]["random"]["mean"]
+    assert headline["ships"] == "look-ahead, pairs"
+    for suffix in ("", "_learned", "_learned_pairs", "_guarded", "_guarded_pairs"):
+        share = headline[f"share_of_headroom{suffix}"]["random"]
+        if share is not None:
+            low, high = headline[f"share_of_headroom_interval{suffix}"]["random"]
+            assert low <= share <= high and share <= 1.0
     document = {
-        **headline, "sets": 2, "jobs": 6, "tries": 8, "trained": [{}],
+        **headline, "unslowed": {"random": unslowed(found["pairs"]["random"])},
+        "decision_ms": decision_times(kinds, size),
+        "sets": 2, "jobs": 6, "tries": 8, "trained": [{}],
         "trained_s": {m.name: m.trained_s for m in compared if m.training >= 0},
         "runs": found, "variations": vary(kinds, kinds, compared, size),
     }  # fmt: skip
@@ -169,6 +181,30 @@ def test_the_tables_of_a_small_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     body = body_of(document)
     for name in (REFERENCE, "dqngpu-pg", "deeprm, mean", "Figure 10"):
         assert name in body
+
+
+def test_a_share_is_a_ratio_of_sums_with_an_interval_over_sets() -> None:
+    oracle = [0.10, 0.20, 0.00, 0.10]
+    assert share_of(oracle, oracle) == pytest.approx((1.0, 1.0, 1.0))
+    found = share_of([0.05, 0.20, 0.00, -0.05], oracle)
+    assert found is not None
+    share, low, high = found
+    assert share == pytest.approx(0.5)
+    assert low < 0.2 and 0.8 < high <= 1.0
+    assert share_of([0.001] * 4, [0.004] * 4) is None
+
+
+def test_a_least_gain_leaves_more_jobs_as_fast_as_alone() -> None:
+    """And all of them, where nothing can join."""
+    found: dict[str, list[int]] = {}
+    kinds = by_hand()
+    world = kinds.world()
+    for seed in range(3):
+        jobs = job_set("memory_light", seed, kinds, jobs=10)
+        for least in (None, 0.7, 1.01):
+            run = simulate(jobs, LookAhead(gain_min=least), world, CapacityRule(), world)
+            found.setdefault(str(least), []).append(classes_of(run.slowdowns)[0])
+    assert sum(found["None"]) <= sum(found["0.7"]) < sum(found["1.01"]) == 30
 
 
 def test_without_data_nothing_is_made_up(tmp_path: Path) -> None:

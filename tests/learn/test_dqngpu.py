@@ -26,7 +26,6 @@ from hrm.learn.dqngpu_pg import (  # noqa: E402
     train_pg,
 )
 from hrm.learn.gpu_environment import GpuSharingEnv, following, play  # noqa: E402
-from hrm.learn.gpu_interference import NoInterference  # noqa: E402
 from hrm.learn.gpu_networks import set_values  # noqa: E402
 from hrm.learn.gpu_rollouts import rollout_values  # noqa: E402
 from hrm.learn.gpu_workloads import draw_jobs  # noqa: E402
@@ -35,6 +34,7 @@ from hrm.learn.shared_gpu import GpuEpisode, SimulatedGpuJob  # noqa: E402
 from hrm.policies import model_files  # noqa: E402
 from hrm.policies.shared_gpu.features import GPU_FIELDS, JOB_FIELDS, SharingState  # noqa: E402
 from hrm.policies.shared_gpu.heuristics import PackedByLength  # noqa: E402
+from hrm.policies.shared_gpu.interference import NoInterference  # noqa: E402
 from hrm.policies.shared_gpu.learned import LearnedGpuSharing  # noqa: E402
 from hrm.policies.shared_gpu.network import action_values, network_shapes  # noqa: E402
 from hrm.policies.shared_gpu.profiles import CapacityRule, GpuUseProfile  # noqa: E402

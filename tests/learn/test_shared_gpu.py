@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -13,22 +15,28 @@ from benchmarks.paper.dqngpu_search import (
     best_order,
     exhaustive,
     lower_bound,
-    plan,
     simulate,
 )
 from hrm.errors import InvalidConfig
-from hrm.learn.gpu_interference import AdditiveOverload, NoInterference, PairFactors
 from hrm.learn.gpu_workloads import draw_jobs
 from hrm.learn.shared_gpu import SharedGpu, SimulatedGpuJob
 from hrm.policies.shared_gpu.heuristics import (
-    HEURISTICS,
     GpuSharingPolicy,
     PackedByLength,
     RandomLegal,
     TetrisPacking,
 )
-from hrm.policies.shared_gpu.learned import BASE
+from hrm.policies.shared_gpu.imagined import (
+    GpuJobKinds,
+    ImaginedRun,
+    ProfileFit,
+    StartsFastestTogether,
+    StartsShortest,
+)
+from hrm.policies.shared_gpu.interference import AdditiveOverload, NoInterference, PairFactors
+from hrm.policies.shared_gpu.look_ahead import LookAhead
 from hrm.policies.shared_gpu.profiles import MEMORY, CapacityRule, GpuUseProfile, constant
+from hrm.policies.shared_gpu.registry import HEURISTICS
 from tests.policies.shared_gpu.printed import ALL, WIDTH, P, Q, S, U
 
 ALIGNED = CapacityRule(memory="aligned")
@@ -85,8 +93,8 @@ def test_bounds_and_the_optimum_of_the_printed_jobs() -> None:
     makespan, slowdown = exhaustive(printed(), NoInterference(), ALIGNED)
     assert makespan == 9.0
     assert slowdown == pytest.approx(1.3625)
-    *_, found = best_order(printed(), NoInterference(), ALIGNED, tries=60, seed=0)
-    assert found == 9.0
+    found = best_order(printed(), NoInterference(), ALIGNED, tries=60, seed=0)
+    assert found.makespan == 9.0
 
 
 def test_scores_of_tetris_at_the_first_tick() -> None:
@@ -123,9 +131,34 @@ def test_search_is_between_the_optimum_and_every_heuristic_in_an_order(seed: int
     ]
     world, rule = NoInterference(), ALIGNED
     optimum, _ = exhaustive(short, world, rule)
-    *_, found = best_order(short, world, rule, tries=30, seed=seed)
+    found = best_order(short, world, rule, tries=30, seed=seed).makespan
     packed = simulate(short, PackedByLength(), world, rule).makespan
     assert lower_bound(short, rule) - 1e-9 <= optimum <= found <= packed
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.integers(0, 10_000), st.sampled_from(["pairs", "none"]))
+def test_a_schedule_that_was_found_has_its_makespan_on_the_simulated_gpu(
+    seed: int, name: str
+) -> None:
+    """The search goes by imagined runs."""
+    jobs, world, _ = draw_jobs(jobs=(4, 12), worlds=(name,), arriving=0.0)(seed)
+    assert isinstance(world, PairFactors | NoInterference)
+    rule = CapacityRule()
+    found = best_order(jobs, world, rule, tries=20, seed=seed)
+    run = simulate(jobs, Ordered(found.order, strict=found.strict), world, rule)
+    assert run.makespan == pytest.approx(found.makespan, abs=1e-6)
+    begun = best_order(jobs, world, rule, tries=8, seed=seed, begin=[found.order])
+    assert begun.makespan <= found.makespan + 1e-9
+
+
+def test_the_search_stops_at_the_lower_bound() -> None:
+    jobs = [SimulatedGpuJob("s", 0, U, U)] * 4
+    found = best_order(jobs, NoInterference(), CapacityRule(), tries=1_000, seed=0)
+    assert found.makespan == 16.0
+    jobs = [SimulatedGpuJob(str(n), 0, each, each) for n, each in enumerate((S, U))]
+    found = best_order(jobs, NoInterference(), CapacityRule((1.0, 1.0, 1.0, 1.0)), tries=99, seed=0)
+    assert found.tries < 99 and found.makespan == lower_bound(jobs, CapacityRule())
 
 
 def test_a_strict_order_leaves_capacity_idle_for_the_next() -> None:
@@ -138,32 +171,53 @@ def test_a_strict_order_leaves_capacity_idle_for_the_next() -> None:
     assert [r.started for r in skipping.records] != starts
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_looking_ahead_in_a_world_as_it_is_imagined_is_never_worse_than_what_it_imagines(
-    seed: int,
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("name", ["pairs", "none"])
+def test_looking_ahead_in_a_world_as_it_is_imagined_is_never_worse_than_its_rules(
+    seed: int, name: str
 ) -> None:
-    jobs, world, _ = draw_jobs(jobs=(6, 9), worlds=("pairs",), arriving=0.0)(seed)
-    assert isinstance(world, PairFactors)
+    jobs, world, _ = draw_jobs(jobs=(6, 9), worlds=(name,), arriving=0.0)(seed)
+    known = world if isinstance(world, PairFactors) else None
     rule = CapacityRule()
-    followed = simulate(jobs, BASE, world, rule, world)
-    assert plan(jobs, world, rule, world).makespan <= followed.makespan + 1e-9
+    found = simulate(jobs, LookAhead(starts_max=10_000, steps_max=100_000), world, rule, known)
+    for each in ("fastest-together", "sjf-packed"):
+        followed = simulate(jobs, HEURISTICS[each](), world, rule, known)
+        assert found.makespan <= followed.makespan + 1e-6
 
 
-def test_what_is_imagined_has_nothing_of_what_is_true() -> None:
-    """Another truth behind the same beliefs is imagined alike."""
-    ends = []
-    for true in (S, U):
-        gpu = SharedGpu(
-            [SimulatedGpuJob("p", 0, true, P), SimulatedGpuJob("late", 0, Q, Q, arrives=50)],
-            AdditiveOverload(),
-            ALIGNED,
-        )
-        other = gpu.imagined()
-        other.start(0)
-        while not other.over:
-            other.advance()
-        ends.append((other.tick, gpu.tick))
-    assert ends == [(len(P), 0)] * 2
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 10_000), st.sampled_from(["pairs", "none"]))
+def test_an_imagined_run_is_the_simulated_one_where_beliefs_are_true(seed: int, name: str) -> None:
+    jobs, world, _ = draw_jobs(jobs=(3, 20), worlds=(name,), arriving=0.0)(seed)
+    known = world if isinstance(world, PairFactors) else None
+    rule = CapacityRule()
+    numbers = {(id(one.true), one.kind): one for one in jobs}
+    fit = ProfileFit([one.true for one in numbers.values()], rule)
+    kinds = GpuJobKinds(fit, [one.kind for one in numbers.values()], known)
+    keys = list(numbers)
+    places = [[n for n, one in enumerate(jobs) if (id(one.true), one.kind) == key] for key in keys]
+    both = ((StartsFastestTogether, "fastest-together"), (StartsShortest, "sjf-packed"))
+    for rule_of, policy in both:
+        run = ImaginedRun(kinds, [len(each) for each in places])
+        run.go_on(rule_of(kinds, places), starts=len(jobs), steps=10_000)
+        real = simulate(jobs, HEURISTICS[policy](), world, rule, known)
+        assert run.over
+        assert run.last_end == pytest.approx(real.makespan, abs=1e-6)
+        ends = [record.ended for record in real.records]
+        assert run.ends == pytest.approx(sum(ends), abs=1e-5)
+
+
+@settings(max_examples=8, deadline=None)
+@given(st.integers(0, 10_000), st.sampled_from(["pairs", "none"]))
+def test_of_a_few_jobs_looking_ahead_finds_the_optimum(seed: int, name: str) -> None:
+    """Two jobs: to start one of them, then or later the other, is all that there is."""
+    jobs, world, _ = draw_jobs(jobs=(2, 2), worlds=(name,), arriving=0.0)(seed)
+    known = world if isinstance(world, PairFactors) else None
+    short = [dataclasses.replace(one, true=made, believed=made)
+             for one in jobs for made in [GpuUseProfile(one.true.uses[:5])]]  # fmt: skip
+    found = simulate(short, LookAhead(), world, CapacityRule(), known)
+    optimum, _ = exhaustive(short, world, CapacityRule())
+    assert found.makespan == pytest.approx(optimum, abs=1e-6)
 
 
 def two(believed: GpuUseProfile) -> list[SimulatedGpuJob]:

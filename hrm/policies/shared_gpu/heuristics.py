@@ -10,12 +10,13 @@ Grandl et al. (SIGCOMM 2014), whose score mixes alignment with the least remaini
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from hrm.policies.shared_gpu.interference import KnownPairs
 from hrm.policies.shared_gpu.profiles import (
     MEMORY,
     Bits,
@@ -25,7 +26,6 @@ from hrm.policies.shared_gpu.profiles import (
 )
 
 __all__ = [
-    "HEURISTICS",
     "BestFitOnMemory",
     "Exclusive",
     "FastestTogether",
@@ -58,6 +58,10 @@ class GpuSharingView:
         pace: shape (waiting, 3), where slowdowns of pairs are known, else None: the speed that the
             job would have next to what runs, over its speed alone; by how much the sum of all
             speeds would grow; and the greatest sum of speeds in a pair with one that waits.
+        pairs: the slowdowns that ``pace`` follows from.
+        progress: ticks of work that each of ``running`` has done, with fractions of a tick, where
+            they are known.
+        together_max: how many jobs may run at once, whatever they use.
     """
 
     now: int
@@ -66,6 +70,9 @@ class GpuSharingView:
     fits: Bits
     rule: CapacityRule
     pace: Floats | None = None
+    pairs: KnownPairs | None = None
+    progress: Sequence[float] | None = None
+    together_max: int | None = None
 
 
 class GpuSharingPolicy(Protocol):
@@ -172,14 +179,21 @@ class FastestTogether:
         fitting = _fitting(view)
         if not fitting:
             return None
-        gains = np.ones(len(view.waiting))
-        if view.pace is not None:
-            gains = view.pace[:, 1] if view.running else view.pace[:, 2]
+        gains = self.gains(view)[fitting]
         lengths = [len(view.waiting[n].profile) for n in fitting]
-        best = max(zip(gains[fitting].round(9), lengths, [-n for n in fitting], strict=True))
+        best = max(zip(gains, lengths, [-n for n in fitting], strict=True))
         if view.running and best[0] < self._least:
             return None
         return -best[2]
+
+    @staticmethod
+    def gains(view: GpuSharingView) -> Floats:
+        """Shape (waiting,): what each adds; on an idle GPU, the greatest sum of speeds in a pair
+        with one that waits."""
+        if view.pace is None:
+            return np.ones(len(view.waiting))
+        found: Floats = view.pace[:, 1 if view.running else 2].round(9)
+        return found
 
 
 class RandomLegal:
@@ -196,16 +210,3 @@ class RandomLegal:
         if view.running or not actions:
             actions.append(None)
         return actions[int(self._rng.integers(len(actions)))]
-
-
-HEURISTICS: dict[str, Callable[[], GpuSharingPolicy]] = {
-    "sjf": Exclusive,
-    "sjf-packed": PackedByLength,
-    "ljf-packed": lambda: PackedByLength(longest=True),
-    "fifo-packed": PackedInOrder,
-    "best-fit-memory": BestFitOnMemory,
-    "fastest-together": FastestTogether,
-    "tetris": TetrisPacking,
-    "tetris-srtf": lambda: TetrisPacking(1.0),
-}
-"""Those that draw nothing at random."""

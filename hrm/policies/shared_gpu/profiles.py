@@ -22,6 +22,7 @@ from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
+from numpy.lib.stride_tricks import sliding_window_view
 
 from hrm.errors import InvalidRequest
 
@@ -97,6 +98,20 @@ class GpuUseProfile:
             )
             self._envelopes[since, stretch] = held
         return held
+
+    def envelopes(self, stretch: int) -> Floats:
+        """``envelope`` after each of its ticks, shape (ticks, ticks * stretch), 0 beyond its end.
+
+        In time and memory of ticks squared: for short profiles.
+        """
+        ticks = len(self)
+        memory = np.where(np.tri(ticks, k=-1, dtype=np.bool_), -np.inf, self.uses[:, MEMORY])
+        greatest = np.maximum.accumulate(memory, axis=1)  # [first, last]
+        since = np.arange(ticks)[:, None]
+        after = np.arange(ticks * stretch)
+        first = np.minimum(since + after // stretch, ticks - 1)
+        found: Floats = greatest[first, np.minimum(since + after, ticks - 1)]
+        return np.where(after < (ticks - since) * stretch, found, 0.0)
 
 
 def of_samples(
@@ -206,6 +221,26 @@ class CapacityRule:
             return np.zeros(len(fits), dtype=np.bool_)
         fits &= (own <= free[: own.shape[1]]).all(axis=1)
         return fits
+
+    def fitting_over_life(self, running: GpuUseProfile, candidates: ProfileTable) -> Bits:
+        """Shape (ticks, candidates): ``fitting`` next to ``running`` alone, after each of its
+        ticks. For short profiles."""
+        ticks, longest = len(running), candidates.longest
+        beyond = np.zeros((longest, len(RESOURCES)))
+        ahead = sliding_window_view(np.concatenate((running.uses, beyond)), longest, axis=0)
+        spare = np.asarray(self.limits)[:, None] + _EPSILON - ahead[:ticks]
+        within = candidates.uses <= spare[:, None]
+        if self.memory == "aligned":
+            aligned: Bits = np.logical_and.reduce(within, axis=(2, 3))
+            return aligned
+        soft: Bits = np.logical_and.reduce(within[:, :, _SOFT], axis=(2, 3))
+        soft &= within[:, :, MEMORY, 0]
+        own, held = candidates.envelopes(2), running.envelopes(2)
+        free = np.full((ticks, max(own.shape[1], held.shape[1])), self.limits[MEMORY] + _EPSILON)
+        free[:, : held.shape[1]] -= held
+        soft &= (free.min(axis=1) >= 0.0)[:, None]
+        soft &= (own <= free[:, None, : own.shape[1]]).all(axis=2)
+        return soft
 
 
 class ProfileTable:

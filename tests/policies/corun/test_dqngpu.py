@@ -176,9 +176,7 @@ def test_a_setting_names_it_with_the_policy_that_chooses() -> None:
         load("dqngpu", rng=RNG, sharing="guarded")
 
 
-@pytest.mark.parametrize(
-    ("spec", "said"), [("dqngpu", "fastest-together"), ("dqngpu:tetris", "tetris")]
-)
+@pytest.mark.parametrize(("spec", "said"), [("dqngpu", "look-ahead"), ("dqngpu:tetris", "tetris")])
 def test_an_agent_has_it_under_a_guard(spec: str, said: str) -> None:
     more: dict[str, Any] = {"sampled_at_s": lambda: 0.0, "estimates": Stdm(memory_mib=1000.0)}
     policy = load_guarded(spec, rng=RNG, node="n1", **more)

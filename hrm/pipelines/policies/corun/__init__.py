@@ -31,7 +31,8 @@ from hrm.pipelines.policies.corun.scores import (
 )
 from hrm.pipelines.policies.corun.store import load_estimates
 from hrm.pipelines.policies.corun.subtask_estimates import Stdm
-from hrm.policies.shared_gpu.heuristics import HEURISTICS, GpuSharingPolicy
+from hrm.policies.shared_gpu.heuristics import GpuSharingPolicy
+from hrm.policies.shared_gpu.registry import HEURISTICS
 
 __all__ = [
     "DEFAULT_SCORE",
@@ -66,8 +67,8 @@ _POLICIES: dict[str, Callable[..., NodePolicy]] = {
     "iawp": Iawp,
     "dqngpu": DqnGpu,
 }
-DEFAULT_SHARING = "fastest-together"
-"""Of ``dqngpu``: the heuristic with the shortest makespans where slow-downs of pairs are known
+DEFAULT_SHARING = "look-ahead"
+"""Of ``dqngpu``: the policy with the shortest makespans where slow-downs of pairs are known
 (benchmarks/results/paper-dqngpu.md)."""
 LEARNED = frozenset({"iawp", "dqngpu"})
 """Policies that decide by predictions, with ``HEURISTIC`` as their fallback."""
@@ -87,7 +88,7 @@ def load(name: str, *, rng: np.random.Generator, **options: Any) -> NodePolicy:
     Options of all: ``caps`` (``Caps``). Of ``iawp``: ``score``
     (one of ``SCORES`` or a ``CoRunScore``), ``queue_length``, ``patience``, ``tail_guard``,
     ``steal``, ``gain_min``. Of ``dqngpu``: ``sharing`` (one of
-    ``shared_gpu.heuristics.HEURISTICS``, or a ``GpuSharingPolicy``).
+    ``shared_gpu.registry.HEURISTICS``, or a ``GpuSharingPolicy``).
 
     Raises:
         InvalidConfig: no policy, score or option of that name.

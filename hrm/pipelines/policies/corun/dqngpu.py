@@ -21,7 +21,6 @@ as if it had been alone.
 from __future__ import annotations
 
 import functools
-import itertools
 import math
 from collections.abc import Sequence
 
@@ -40,10 +39,11 @@ from hrm.pipelines.core.model import (
     StartDecision,
 )
 from hrm.pipelines.policies.corun.recorded_use import in_ticks
-from hrm.pipelines.policies.corun.scores import speeds
+from hrm.pipelines.policies.corun.scores import pair_excess
 from hrm.pipelines.policies.corun.tentative import Tentative, row_on
 from hrm.policies.shared_gpu.heuristics import GpuSharingPolicy, GpuSharingView, WaitingGpuJob
-from hrm.policies.shared_gpu.profiles import CapacityRule, Floats, GpuUseProfile, ProfileTable
+from hrm.policies.shared_gpu.interference import KnownPairs, SummedExcess
+from hrm.policies.shared_gpu.profiles import CapacityRule, GpuUseProfile, ProfileTable
 
 __all__ = ["DqnGpu"]
 
@@ -121,10 +121,11 @@ class DqnGpu:
         profiles = [self._profile(estimates, row, gpu, tick_s) for row in rows]
         unknown = len(gpu.running) - len(gpu.elapsed_s)
         elapsed_s = (*(0.0,) * unknown, *gpu.elapsed_s)
+        progress = [since_s / tick_s for since_s in elapsed_s]
         running = [
             (profile := self._profile(estimates, row, gpu, tick_s),
-             min(int(since_s / tick_s), len(profile) - 1))
-            for row, since_s in zip(gpu.running, elapsed_s, strict=True)
+             min(int(ticks), len(profile) - 1))
+            for row, ticks in zip(gpu.running, progress, strict=True)
         ]  # fmt: skip
         fits = self._rule.fitting(running, ProfileTable(profiles))
         if not fits.any():
@@ -133,6 +134,7 @@ class DqnGpu:
             WaitingGpuJob(number, profile, int(one.since / tick_s))
             for number, (one, profile) in enumerate(zip(candidates, profiles, strict=True))
         ]
+        pairs = _pairs(estimates, gpu.running, rows)
         place = self._sharing.choose(
             GpuSharingView(
                 now=int(view.now / tick_s),
@@ -140,7 +142,10 @@ class DqnGpu:
                 waiting=waiting,
                 fits=fits,
                 rule=self._rule,
-                pace=_pace(estimates, gpu.running, rows),
+                pace=pairs.pace(),
+                pairs=pairs,
+                progress=progress,
+                together_max=self._caps.co_runners_max,
             )
         )
         return None if place is None else candidates[place]
@@ -202,17 +207,13 @@ def _profile_of(
     return in_ticks(use, run_s=run_s, tick_s=tick_s, memory_mib=memory_mib)
 
 
-def _pace(estimates: Estimates, running: Sequence[Row], rows: Sequence[Row]) -> Floats:
-    """``GpuSharingView.pace`` of ``rows``, by the slow-downs that the node expects of pairs."""
-    before = sum(speeds(running, estimates))
-    kinds = list(dict.fromkeys(rows))
-    pairs = {
-        (one, other): sum(speeds((one, other), estimates))
-        for one, other in itertools.combinations_with_replacement(kinds, 2)
-    }
-    of_kind = {}
-    for kind in kinds:
-        after = speeds((*running, kind), estimates)
-        best = max(total for pair, total in pairs.items() if kind in pair)
-        of_kind[kind] = (after[-1], sum(after) - before, best)
-    return np.array([of_kind[row] for row in rows])
+def _pairs(estimates: Estimates, running: Sequence[Row], rows: Sequence[Row]) -> KnownPairs:
+    """The slow-downs that the node expects of pairs, ``speeds`` of their sums."""
+    kinds = list(dict.fromkeys((*running, *rows)))
+    excess = [[pair_excess(victim, partner, estimates) for partner in kinds] for victim in kinds]
+    number = {row: place for place, row in enumerate(kinds)}
+    return KnownPairs(
+        SummedExcess(np.array(excess)),
+        [number[row] for row in running],
+        [number[row] for row in rows],
+    )

@@ -40,6 +40,7 @@ __all__ = [
     "cosine",
     "joint_excess",
     "loss",
+    "pair_excess",
     "progress",
     "speeds",
 ]
@@ -149,13 +150,13 @@ class Sensitivity:
 
     def score(self, row: Row, co_runners: Sequence[Row], estimates: Estimates) -> float:
         return sum(
-            _pair_excess(row, other, estimates) + _pair_excess(other, row, estimates)
+            pair_excess(row, other, estimates) + pair_excess(other, row, estimates)
             for other in co_runners
         )
 
     def own(self, row: Row, co_runners: Sequence[Row], estimates: Estimates) -> float:
         """See ``PredictsVictims``."""
-        return sum(_pair_excess(row, other, estimates) for other in co_runners)
+        return sum(pair_excess(row, other, estimates) for other in co_runners)
 
 
 def loss(expected: float) -> float:
@@ -176,12 +177,13 @@ def speeds(rows: Sequence[Row], estimates: Estimates) -> list[float]:
     found = []
     for place, row in enumerate(rows):
         others = (*rows[:place], *rows[place + 1 :])
-        excess = sum(_pair_excess(row, other, estimates) for other in others)
+        excess = sum(pair_excess(row, other, estimates) for other in others)
         found.append(1.0 / (1.0 + loss(excess)))
     return found
 
 
-def _pair_excess(victim: Row, partner: Row, estimates: Estimates) -> float:
+def pair_excess(victim: Row, partner: Row, estimates: Estimates) -> float:
+    """(slow-down - 1) expected of ``victim`` next to ``partner`` alone."""
     if isinstance(estimates, KnowsPairs):
         return estimates.pair_effects.excess(victim, partner, estimates.pair_prior)
     own, other = _loads(estimates, [victim, partner])
