@@ -84,6 +84,8 @@ REPORTED = (
 )
 HEADROOM_LEAST = 0.005
 RESAMPLES = 10_000
+Share = tuple[float, float, float]
+"""A share, and the limits of its interval."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +242,7 @@ def gains_of(runs: dict[str, list[dict[str, Any]]], name: str) -> list[float]:
     return [1.0 - ours[seed] / theirs[seed] for seed in sorted(ours)]
 
 
-def share_of(gains: Sequence[float], oracle: Sequence[float]) -> tuple[float, float, float] | None:
+def share_of(gains: Sequence[float], oracle: Sequence[float]) -> Share | None:
     """The sum of ``gains`` over that of the ``oracle``'s, both by set of jobs, with a 95 % interval:
     percentiles of resampled sets (bootstrap). None where the oracle gains next to nothing."""
     ours, most = np.asarray(gains), np.asarray(oracle)

@@ -5,7 +5,8 @@ and waits is imagined until all of it is done (``imagined``), as believed profil
 slowdowns have it. What follows the first step, simple rules decide: ``FastestTogether`` and packed
 SJF. Each gives a whole schedule, and an option is worth its better one. The option with the least
 makespan is taken, of equal ones that with the least mean response. It is a rollout of those rules:
-in a world as it is imagined, never worse than either (Bertsekas, Tsitsiklis and Wu, 1997).
+in a world as it is imagined, and within its bounds, never worse than either (Bertsekas, Tsitsiklis
+and Wu, 1997).
 
 A decision is bounded in what it imagines, not by a clock: one view has one decision, on any
 machine. Of more than ``OPTIONS_MAX`` kinds, those are tried that ``FastestTogether`` ranks first.

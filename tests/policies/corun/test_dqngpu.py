@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 
 from hrm.errors import InvalidConfig
+from hrm.pipelines.core.feasibility import CAPS
 from hrm.pipelines.core.gpu_use import USE_PARTS, GpuUsePart
 from hrm.pipelines.core.model import Device, NodeView, Row, StartDecision
 from hrm.pipelines.policies.corun import GuardedNodePolicy, Stdm, load, load_guarded, parse
 from hrm.pipelines.policies.corun.dqngpu import DqnGpu
+from hrm.pipelines.policies.corun.scores import speeds
 from hrm.policies.shared_gpu.heuristics import GpuSharingView, PackedByLength
 from tests.policies.corun.worlds import Known, constant_use, gpu, node_view, subtask
 
@@ -167,6 +169,45 @@ def test_what_pairs_suffer_is_what_the_node_has_seen() -> None:
     assert pace[0, 0] < 0.5, "edges suffer next to faces"
     assert pace[1, 0] > pace[0, 0] + 0.2
     assert np.all(pace[:, 2] <= 2.0 + 1e-9)
+    pairs = sharing.views[0].pairs
+    assert pairs is not None
+    kinds = [*pairs.running, *pairs.waiting]
+    assert pairs.slowdowns.together(kinds) == pytest.approx(
+        speeds([rows[1], rows[0], rows[1]], known)
+    )
+
+
+def test_a_policy_may_imagine_what_the_node_allows_and_where_runs_stand() -> None:
+    running = replace(gpu(0, running=["edges"]), elapsed_s=(1.3,))
+    estimates = Known(
+        gpu_s={"edges": 4.0, "faces": 4.0},
+        gpu_use={"edges": constant_use(0.2), "faces": constant_use(0.2)},
+    )
+    sharing = Recorded()
+    dispatched(node_view([subtask("faces")], estimates, gpus=[running]), sharing)
+    view = sharing.views[0]
+    assert view.together_max == CAPS.co_runners_max
+    assert view.progress == pytest.approx([1.3 / 0.5]) and view.running[0][1] == 2
+
+
+def test_by_default_it_looks_ahead() -> None:
+    """Two fit next to edges; one of them slows both down, as was seen, and waits."""
+    known = Stdm(memory_mib=32_000, gpu_memory_mib={"P4": 8000})
+    rows = {kind: Row(kind, 1, "P4") for kind in ("edges", "faces", "batch")}
+    for row in rows.values():
+        known.observe_run(row, Device.GPU, 4.0)
+        known.observe_gpu_use(row, constant_use(0.45))
+    for _ in range(30):
+        for victim, partner, took_s in (
+            ("edges", "batch", 12.0), ("batch", "edges", 12.0), ("edges", "faces", 4.0),
+            ("faces", "edges", 4.0), ("batch", "faces", 8.0), ("faces", "batch", 8.0),
+        ):  # fmt: skip
+            known.observe_run(rows[victim], Device.GPU, took_s, co_runners=(rows[partner],))
+    running = replace(gpu(0, running=["edges"]), elapsed_s=(0.0,))
+    ready = [subtask("batch"), subtask("faces")]
+    view = replace(node_view(ready, Known(), gpus=[running]), estimates=known)
+    starts = load("dqngpu", rng=RNG).dispatch(view)
+    assert on_gpus(starts) == ["faces"]
 
 
 def test_a_setting_names_it_with_the_policy_that_chooses() -> None:
