@@ -243,8 +243,8 @@ def gains_of(runs: dict[str, list[dict[str, Any]]], name: str) -> list[float]:
 
 
 def share_of(gains: Sequence[float], oracle: Sequence[float]) -> Share | None:
-    """The sum of ``gains`` over that of the ``oracle``'s, both by set of jobs, with a 95 % interval:
-    percentiles of resampled sets (bootstrap). None where the oracle gains next to nothing."""
+    """The sum of ``gains`` over that of the ``oracle``'s, both by set of jobs, with a 95 % interval
+    of resampled sets (bootstrap, percentiles). None where the oracle gains next to nothing."""
     ours, most = np.asarray(gains), np.asarray(oracle)
     if most.mean() <= HEADROOM_LEAST:
         return None

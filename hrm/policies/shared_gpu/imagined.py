@@ -142,13 +142,13 @@ class ImaginedRun:
     Attributes:
         running, done: the kind of each job that runs, and its ticks of work with fractions.
         waiting: how many jobs of each kind wait; ``waiting_bits``: the kinds that do.
-        tick: now. ``started``: how many were started. ``ends``: the sum of all ends so far,
-            ``ended`` of them; ``last_end``: the latest.
+        tick: now. ``started``: how many were started. ``ends``: the sum of all ends so far;
+            ``last_end``: the latest.
         quiet: for how many ticks nothing may start, as far as ``fitting`` has found.
         steps: how often time went on, the measure of what it took.
     """
 
-    __slots__ = ("done", "ended", "ends", "kinds", "last_end", "quiet", "running", "started",
+    __slots__ = ("done", "ends", "kinds", "last_end", "quiet", "running", "started",
                  "steps", "tick", "together_max", "waiting", "waiting_bits")  # fmt: skip
 
     def __init__(
@@ -168,7 +168,6 @@ class ImaginedRun:
         self.tick = tick
         self.together_max = len(running) + sum(waiting) if together_max is None else together_max
         self.started = 0
-        self.ended = 0
         self.ends = 0.0
         self.last_end = 0.0
         self.quiet = 1
@@ -213,7 +212,7 @@ class ImaginedRun:
         if not found:
             speeds = self.kinds.speeds(tuple(running))
             left = min(ticks / speed for (*_, ticks), speed in zip(held, speeds, strict=True))
-            self.quiet = math.ceil(left - _DONE)
+            self.quiet = max(1, math.ceil(left - _DONE))
         elif len(held) > 1:
             found &= fit.next_to_all([(kind, whole) for kind, whole, _ in held])
         return found
@@ -228,7 +227,7 @@ class ImaginedRun:
             self.waiting_bits &= ~(1 << kind)
 
     def advance(self) -> None:
-        """Let a tick pass, or as many as ``fitting`` found nothing to change in."""
+        """Let a tick pass, or as many as ``fitting`` found nothing to change in; something runs."""
         running, done = self.running, self.done
         self.steps += 1
         speeds = self.kinds.speeds(tuple(running))
@@ -257,13 +256,13 @@ class ImaginedRun:
                 continue
             end = self.tick - beyond / speeds[place]
             self.ends += end
-            self.ended += 1
             self.last_end = max(self.last_end, end)
         self.running = [running[place] for place in going]
         self.done = [done[place] for place in going]
 
     def go_on(self, rule: StartRule, *, starts: int, steps: int) -> None:
-        """Continue until nothing is left, or ``starts`` jobs were started, or ``steps`` taken."""
+        """Continue until nothing is left that fits the card, or ``starts`` jobs were started, or
+        ``steps`` taken."""
         while (self.running or self.waiting_bits) and self.steps < steps:
             while fitting := self.fitting():
                 if self.started >= starts:
@@ -272,7 +271,7 @@ class ImaginedRun:
                 if kind < 0:
                     break
                 self.start(kind)
-            if self.waiting_bits and self.started >= starts:
+            if not self.running or (self.waiting_bits and self.started >= starts):
                 return
             self.advance()
 

@@ -66,6 +66,17 @@ def test_of_equal_makespans_the_one_with_the_shorter_responses_is_taken() -> Non
     assert LookAhead().choose(shared_gpu_view(jobs)) == 1
 
 
+@pytest.mark.parametrize("known", [True, False])
+def test_a_job_that_fits_no_idle_card_stays_out(known: bool) -> None:
+    """It is imagined to wait for ever, whatever the others do."""
+    large = GpuUseProfile(np.full((3, 4), 1.2))
+    factors = PairFactors(np.full((3, 3), 0.9)) if known else None
+    waiting = [large, constant(0.4, 5), constant(0.4, 3)]
+    idle = shared_gpu_view(waiting, factors=factors, kinds=[0, 1, 2])
+    assert idle.fits.tolist() == [False, True, True]
+    assert LookAhead().choose(idle) in (1, 2)
+
+
 @settings(max_examples=80, deadline=None)
 @given(SEEDS, st.integers(1, 12), st.booleans())
 def test_it_starts_what_fits_and_leaves_no_idle_gpu_idle(
