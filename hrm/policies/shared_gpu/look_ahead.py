@@ -37,9 +37,10 @@ from hrm.policies.shared_gpu.profiles import CapacityRule, GpuUseProfile
 __all__ = ["KINDS_MAX", "LENGTH_MAX", "OPTIONS_MAX", "STARTS_MAX", "STEPS_MAX", "LookAhead"]
 
 OPTIONS_MAX = 16
-STARTS_MAX = 200
-"""Jobs that a decision imagines to start, in all of its runs."""
-STEPS_MAX = 2_000
+STARTS_MAX = 100
+"""Jobs that a decision imagines to start, in all of its runs. On generated sets of 30 jobs twice as
+many gained nothing, and half as many lost a fifth of what is gained over packed SJF."""
+STEPS_MAX = 1_000
 """How often time goes on in all of them."""
 LENGTH_MAX = 128
 """Ticks of the longest profile."""
