@@ -135,17 +135,18 @@ class _Orders:
         first = [jobs[self.kind_of.index(number)] for number in range(len(numbers))]
         fit = ProfileFit([one.true for one in first], rule)
         self._kinds = GpuJobKinds(fit, [one.kind for one in first], world)
-        self._counts = [self.kind_of.count(number) for number in range(len(numbers))]
+        self._places = [[job for job, kind in enumerate(self.kind_of) if kind == number]
+                        for number in range(len(numbers))]  # fmt: skip
 
     @property
     def alike(self) -> bool:
-        return len(self._counts) == 1
+        return len(self._places) == 1
 
     def makespan(self, order: Sequence[int], strict: bool) -> float:
         """In ticks; infinite beyond the step limit."""
-        run = ImaginedRun(self._kinds, self._counts)
+        run = ImaginedRun(self._kinds, self._places)
         kinds = [self.kind_of[job] for job in order]
-        rule = _StartsInOrder(kinds, len(self._counts), strict=strict)
+        rule = _StartsInOrder(kinds, len(self._places), strict=strict)
         run.go_on(rule, starts=len(kinds), steps=STEP_LIMIT)
         return run.last_end if run.over else math.inf
 

@@ -198,8 +198,8 @@ def test_an_imagined_run_is_the_simulated_one_where_beliefs_are_true(seed: int, 
     places = [[n for n, one in enumerate(jobs) if (id(one.true), one.kind) == key] for key in keys]
     both = ((StartsFastestTogether, "fastest-together"), (StartsShortest, "sjf-packed"))
     for rule_of, policy in both:
-        run = ImaginedRun(kinds, [len(each) for each in places])
-        run.go_on(rule_of(kinds, places), starts=len(jobs), steps=10_000)
+        run = ImaginedRun(kinds, places)
+        run.go_on(rule_of(kinds), starts=len(jobs), steps=10_000)
         real = simulate(jobs, HEURISTICS[policy](), world, rule, known)
         assert run.over
         assert run.last_end == pytest.approx(real.makespan, abs=1e-6)

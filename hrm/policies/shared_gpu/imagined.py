@@ -15,10 +15,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from operator import add, le
 from typing import NamedTuple, Protocol
 
+import numpy as np
+
 from hrm.policies.shared_gpu.interference import PairSlowdowns
-from hrm.policies.shared_gpu.profiles import Bits, CapacityRule, GpuUseProfile, ProfileTable
+from hrm.policies.shared_gpu.profiles import (
+    RESOURCES,
+    Bits,
+    CapacityRule,
+    GpuUseProfile,
+    ProfileTable,
+)
 
 __all__ = [
     "GpuJobKinds",
@@ -33,7 +42,6 @@ _DONE = 1e-9
 _TICKS_BITS = 17
 """A tick of a profile fits in them (``profiles.TICKS_MAX``)."""
 _SETS_MAX = 100_000
-_LONG = 1 << 30
 
 
 class ProfileFit:
@@ -46,6 +54,8 @@ class ProfileFit:
         self._table = ProfileTable(profiles)
         self._next_to: list[NextTo | None] = [None] * len(profiles)
         self._sets: dict[tuple[int, ...], int] = {}
+        self._uses = [(one.uses[0].tolist(), one.peak.tolist()) for one in profiles]
+        self._limits = [limit + _DONE for limit in rule.limits]
         self.alone = self._tested(())
         """What may start on an idle GPU."""
 
@@ -53,25 +63,47 @@ class ProfileFit:
         """What may start next to this profile alone."""
         found = self._next_to[number]
         if found is None:
-            length = self.lengths[number]
-            fits = self.rule.fitting_over_life(self.profiles[number], self._table)
+            profile = self.profiles[number]
+            fits = self.rule.fitting_over_life(profile, self._table)
             starts = [_bits(row) for row in fits]
-            until = [length] * length
-            for done in range(length - 2, -1, -1):
-                alike = starts[done] == starts[done + 1]
-                until[done] = until[done + 1] if alike else done + 1
-            self._next_to[number] = found = NextTo(starts, until)
+            now = profile.uses.tolist()
+            later = np.maximum.accumulate(profile.uses[::-1])[::-1].tolist()
+            every = list(zip(starts, now, later, strict=True))
+            found = NextTo(starts, _until(starts), now, later, _until(every))
+            self._next_to[number] = found
         return found
 
-    def next_to_all(self, running: Sequence[tuple[int, int]]) -> int:
-        """What may start next to all of ``running``, profiles and ticks done."""
-        key = tuple(sorted(_placed(number, done) for number, done in running))
+    def next_to_all(
+        self, running: Sequence[tuple[NextTo, int, int]], wanted: int
+    ) -> tuple[int, bool]:
+        """Those of ``wanted`` that may start next to all of ``running``, each with the ticks that
+        it has done and its number; and whether that stays so while all of them are steady.
+
+        What fits even at all peaks, and what does not fit this very tick, needs no test.
+        """
+        now, later = [0.0] * len(RESOURCES), [0.0] * len(RESOURCES)
+        for one, done, _ in running:
+            now = list(map(add, now, one.now[done]))
+            later = list(map(add, later, one.later[done]))
+        sure = unsure = 0
+        left = wanted
+        while left:
+            bit = left & -left
+            left ^= bit
+            first, peak = self._uses[bit.bit_length() - 1]
+            if all(map(le, map(add, later, peak), self._limits)):
+                sure |= bit
+            elif all(map(le, map(add, now, first), self._limits)):
+                unsure |= bit
+        if not unsure:
+            return sure, True
+        key = tuple(sorted(_placed(number, done) for _, done, number in running))
         found = self._sets.get(key)
         if found is None:
             if len(self._sets) >= _SETS_MAX:
                 self._sets.clear()
             self._sets[key] = found = self._tested(key)
-        return found
+        return sure | unsure & found, False
 
     def _tested(self, running: tuple[int, ...]) -> int:
         held = [(self.profiles[one >> _TICKS_BITS], one & ((1 << _TICKS_BITS) - 1))
@@ -81,10 +113,23 @@ class ProfileFit:
 
 class NextTo(NamedTuple):
     """By ticks done of one profile: what may ``starts`` next to it, bits, and ``until`` which tick
-    of its work that stays as it is."""
+    of its work that stays; what it uses ``now``, and at most ``later``, by resource; and until
+    which tick all of it is ``steady``."""
 
     starts: list[int]
     until: list[int]
+    now: list[list[float]]
+    later: list[list[float]]
+    steady: list[int]
+
+
+def _until(values: Sequence[object]) -> list[int]:
+    """For each, the place of the next one that is another, or the end."""
+    found = [len(values)] * len(values)
+    for place in range(len(values) - 2, -1, -1):
+        same = values[place] == values[place + 1]
+        found[place] = found[place + 1] if same else place + 1
+    return found
 
 
 def _bits(fits: Bits) -> int:
@@ -113,7 +158,7 @@ class GpuJobKinds:
         self.fit = fit
         self.lengths = fit.lengths
         self.slowdowns = slowdowns
-        self._pair_of = tuple(pair_of)
+        self.pair_of = tuple(pair_of)
         self._speeds: dict[tuple[int, ...], tuple[float, ...]] = {}
 
     def speeds(self, kinds: tuple[int, ...]) -> tuple[float, ...]:
@@ -123,7 +168,9 @@ class GpuJobKinds:
             if self.slowdowns is None:
                 found = (1.0,) * len(kinds)
             else:
-                found = tuple(self.slowdowns.together([self._pair_of[kind] for kind in kinds]))
+                found = tuple(self.slowdowns.together([self.pair_of[kind] for kind in kinds]))
+            if len(self._speeds) >= _SETS_MAX:
+                self._speeds.clear()
             self._speeds[kinds] = found
         return found
 
@@ -141,20 +188,22 @@ class ImaginedRun:
 
     Attributes:
         running, done: the kind of each job that runs, and its ticks of work with fractions.
+        places: by kind, where its waiting jobs stand in the queue; they start in this order.
         waiting: how many jobs of each kind wait; ``waiting_bits``: the kinds that do.
         tick: now. ``started``: how many were started. ``ends``: the sum of all ends so far;
             ``last_end``: the latest.
-        quiet: for how many ticks nothing may start, as far as ``fitting`` has found.
+        quiet: for how much work of each that runs ``fitting`` stays as it was found, ticks; None:
+            for this tick alone.
         steps: how often time went on, the measure of what it took.
     """
 
-    __slots__ = ("done", "ends", "kinds", "last_end", "quiet", "running", "started",
+    __slots__ = ("done", "ends", "kinds", "last_end", "places", "quiet", "running", "started",
                  "steps", "tick", "together_max", "waiting", "waiting_bits")  # fmt: skip
 
     def __init__(
         self,
         kinds: GpuJobKinds,
-        waiting: Sequence[int],
+        places: Sequence[Sequence[int]],
         running: Sequence[tuple[int, float]] = (),
         *,
         tick: int = 0,
@@ -163,14 +212,16 @@ class ImaginedRun:
         self.kinds = kinds
         self.running = [kind for kind, _ in running]
         self.done = [ticks for _, ticks in running]
-        self.waiting = list(waiting)
-        self.waiting_bits = sum(1 << kind for kind, count in enumerate(waiting) if count)
+        self.places = places
+        self.waiting = [len(held) for held in places]
+        self.waiting_bits = sum(1 << kind for kind, count in enumerate(self.waiting) if count)
         self.tick = tick
-        self.together_max = len(running) + sum(waiting) if together_max is None else together_max
+        every = len(running) + sum(self.waiting)
+        self.together_max = every if together_max is None else together_max
         self.started = 0
         self.ends = 0.0
         self.last_end = 0.0
-        self.quiet = 1
+        self.quiet: list[float] | None = None
         self.steps = 0
 
     def copy(self) -> ImaginedRun:
@@ -194,27 +245,30 @@ class ImaginedRun:
         return float(waits + sum(lengths[kind] for kind in self.running) - sum(self.done))
 
     def fitting(self) -> int:
-        """The kinds that wait and may start now, as bits; where there are none, ``quiet`` becomes
-        for how many ticks that cannot change."""
+        """The kinds that wait and may start now, as bits; ``quiet`` becomes for how much work of
+        each that runs that stays so."""
         fit = self.kinds.fit
         running, found = self.running, self.waiting_bits
-        self.quiet = 1
+        self.quiet = None
         if not running:
             return found & fit.alone
         if not found or len(running) >= self.together_max:
-            self.quiet = _LONG
+            lengths = self.kinds.lengths
+            self.quiet = [lengths[kind] - had for kind, had in zip(running, self.done, strict=True)]
             return 0
         held = []
         for kind, ticks in zip(running, self.done, strict=True):
             next_to, whole = fit.next_to(kind), int(ticks + _DONE)
             found &= next_to.starts[whole]
-            held.append((kind, whole, next_to.until[whole] - ticks))
-        if not found:
-            speeds = self.kinds.speeds(tuple(running))
-            left = min(ticks / speed for (*_, ticks), speed in zip(held, speeds, strict=True))
-            self.quiet = max(1, math.ceil(left - _DONE))
-        elif len(held) > 1:
-            found &= fit.next_to_all([(kind, whole) for kind, whole, _ in held])
+            held.append((next_to, whole, kind))
+        steady = True
+        if found and len(held) > 1:
+            found, steady = fit.next_to_all(held, found)
+            ends = [next_to.steady[whole] for next_to, whole, _ in held]
+        else:
+            ends = [next_to.until[whole] for next_to, whole, _ in held]
+        if steady:
+            self.quiet = [end - had for end, had in zip(ends, self.done, strict=True)]
         return found
 
     def start(self, kind: int) -> None:
@@ -232,10 +286,9 @@ class ImaginedRun:
         self.steps += 1
         speeds = self.kinds.speeds(tuple(running))
         lengths = self.kinds.lengths
-        ticks = self.quiet
-        if ticks == _LONG:
-            left = min((lengths[kind] - had) / speed
-                       for kind, had, speed in zip(running, done, speeds, strict=True))  # fmt: skip
+        ticks = 1
+        if self.quiet is not None:
+            left = min(work / speed for work, speed in zip(self.quiet, speeds, strict=True))
             ticks = max(1, math.ceil(left - _DONE))
         self.tick += ticks
         over = False
@@ -280,19 +333,13 @@ class StartsFastestTogether:
     """``FastestTogether`` in imagined runs: of those that fit one of the kind that adds most to the
     sum of all speeds; of equal ones the longest, then the oldest. It waits where none adds
     ``least``.
-
-    Args:
-        places: by kind, where its jobs stand in the queue, the oldest first; they start in order.
     """
 
     by_gain = True
     sign = 1
 
-    def __init__(
-        self, kinds: GpuJobKinds, places: Sequence[Sequence[int]], *, least: float = 0.0
-    ) -> None:
+    def __init__(self, kinds: GpuJobKinds, *, least: float = 0.0) -> None:
         self._kinds = kinds
-        self._places = places
         self._least = least
         self._of_sets = kinds.slowdowns is not None and (self.by_gain or least > -math.inf)
         self._choices: dict[tuple[tuple[int, ...], int, int], tuple[int, ...]] = {}
@@ -305,10 +352,12 @@ class StartsFastestTogether:
             key = (running, fitting, 0 if running else run.waiting_bits)
         best = self._choices.get(key)
         if best is None:
+            if len(self._choices) >= _SETS_MAX:
+                self._choices.clear()
             best = self._choices[key] = self._equal(*key)
         if len(best) <= 1:
             return best[0] if best else -1
-        places, waiting = self._places, run.waiting
+        places, waiting = run.places, run.waiting
         return min(best, key=lambda kind: places[kind][-waiting[kind]])
 
     def _equal(self, running: tuple[int, ...], fitting: int, waiting: int) -> tuple[int, ...]:
@@ -343,10 +392,8 @@ class StartsShortest(StartsFastestTogether):
     by_gain = False
     sign = -1
 
-    def __init__(
-        self, kinds: GpuJobKinds, places: Sequence[Sequence[int]], *, least: float = -math.inf
-    ) -> None:
-        super().__init__(kinds, places, least=least)
+    def __init__(self, kinds: GpuJobKinds, *, least: float = -math.inf) -> None:
+        super().__init__(kinds, least=least)
 
 
 def _members(bits: int) -> list[int]:

@@ -50,6 +50,10 @@ _DONE = 1e-9
 _LEAST_PACE = 1e-9
 
 
+_Key = tuple[GpuUseProfile, int]
+"""A profile, and a kind in the slowdowns of pairs."""
+
+
 class _Value(NamedTuple):
     """Less is better: the last end, of equal ones the sum of all ends, in ticks."""
 
@@ -80,7 +84,8 @@ class LookAhead:
         self._starts_max = starts_max
         self._steps_max = steps_max
         self._beyond = FastestTogether(0.0 if gain_min is None else gain_min)
-        self._fit: ProfileFit | None = None
+        self._kinds = GpuJobKinds(ProfileFit((), CapacityRule()))
+        self._rules: list[StartRule] = []
 
     def choose(self, view: GpuSharingView) -> int | None:
         """See ``GpuSharingPolicy``."""
@@ -92,8 +97,8 @@ class LookAhead:
         options = _options(view, kinds, self._gain_min)
         if len(options) == 1:
             return options[0]
-        fit, numbers = self._numbered(kinds.keys, view.rule)
-        state, places = kinds.state(view, fit, numbers)
+        numbers = self._numbered(view, kinds.keys)
+        state = kinds.state(view, self._kinds, numbers)
         begun = []
         for place in options:
             run = state.copy()
@@ -102,37 +107,38 @@ class LookAhead:
             else:
                 run.start(numbers[kinds.waiting[place]])
             begun.append(run)
-        values = self._values(state, begun, self._rules(state.kinds, places))
+        values = self._values(state, begun)
         return options[min(range(len(options)), key=lambda n: (values[n], n))]
 
-    def _rules(self, kinds: GpuJobKinds, places: Sequence[Sequence[int]]) -> list[StartRule]:
-        if self._gain_min is None:
-            return [StartsFastestTogether(kinds, places), StartsShortest(kinds, places)]
-        least = self._gain_min
-        return [
-            StartsFastestTogether(kinds, places, least=least),
-            StartsShortest(kinds, places, least=least),
-        ]
+    def _numbered(self, view: GpuSharingView, keys: Sequence[_Key]) -> list[int]:
+        """The number of each kind in ``_kinds``, which is made again where it does not have all of
+        them; what is known of profiles is kept where slowdowns alone are others."""
+        slowdowns = None if view.pairs is None else view.pairs.slowdowns
+        before = self._kinds
+        if before.fit.rule == view.rule and before.slowdowns is slowdowns:
+            held = zip(before.fit.profiles, before.pair_of, strict=True)
+            have = {(id(profile), pair): number for number, (profile, pair) in enumerate(held)}
+            found = [have.get((id(profile), pair), -1) for profile, pair in keys]
+            if min(found) >= 0:
+                return found
+        numbers = _unused(before.fit, keys) if before.fit.rule == view.rule else None
+        fit = before.fit
+        if numbers is None:
+            numbers = list(range(len(keys)))
+            fit = ProfileFit([profile for profile, _ in keys], view.rule)
+        pair_of = [-1] * len(fit.profiles)
+        for number, (_, pair) in zip(numbers, keys, strict=True):
+            pair_of[number] = pair
+        self._kinds = made = GpuJobKinds(fit, pair_of, slowdowns)
+        self._rules = [StartsFastestTogether(made), StartsShortest(made)]
+        if self._gain_min is not None:
+            self._rules = [StartsFastestTogether(made, least=self._gain_min),
+                           StartsShortest(made, least=self._gain_min)]  # fmt: skip
+        return numbers
 
-    def _numbered(
-        self, keys: Sequence[tuple[GpuUseProfile, int]], rule: CapacityRule
-    ) -> tuple[ProfileFit, list[int]]:
-        """A table that has all profiles, and the number of each kind in it."""
-        fit = self._fit
-        if fit is not None and fit.rule == rule:
-            unused: dict[int, list[int]] = {}
-            for number, profile in enumerate(fit.profiles):
-                unused.setdefault(id(profile), []).append(number)
-            found = [held.pop(0) for profile, _ in keys if (held := unused.get(id(profile)))]
-            if len(found) == len(keys):
-                return fit, found
-        self._fit = fit = ProfileFit([profile for profile, _ in keys], rule)
-        return fit, list(range(len(keys)))
-
-    def _values(
-        self, state: ImaginedRun, begun: Sequence[ImaginedRun], rules: Sequence[StartRule]
-    ) -> list[_Value]:
+    def _values(self, state: ImaginedRun, begun: Sequence[ImaginedRun]) -> list[_Value]:
         """Of each of ``begun``, the first steps after ``state``."""
+        rules = self._rules
         jobs = sum(state.waiting)
         if jobs * len(begun) * len(rules) > self._starts_max:
             rules = rules[:1]
@@ -186,7 +192,7 @@ class _Kinds:
     """
 
     def __init__(self, view: GpuSharingView) -> None:
-        self.keys: list[tuple[GpuUseProfile, int]] = []
+        self.keys: list[_Key] = []
         self._kind_of: dict[tuple[int, int], int] = {}
         pairs = view.pairs
         running = [0] * len(view.running) if pairs is None else pairs.running
@@ -208,14 +214,10 @@ class _Kinds:
         return kind
 
     def state(
-        self, view: GpuSharingView, fit: ProfileFit, numbers: Sequence[int]
-    ) -> tuple[ImaginedRun, list[list[int]]]:
-        """The view as a state, kinds by their ``numbers`` in ``fit``, and by number the places of
-        those that wait."""
-        pair_of = [0] * len(fit.profiles)
-        for number, (_, pair) in zip(numbers, self.keys, strict=True):
-            pair_of[number] = pair
-        places: list[list[int]] = [[] for _ in fit.profiles]
+        self, view: GpuSharingView, kinds: GpuJobKinds, numbers: Sequence[int]
+    ) -> ImaginedRun:
+        """The view as a state of ``kinds``, in which these have ``numbers``."""
+        places: list[list[int]] = [[] for _ in kinds.lengths]
         for place, kind in enumerate(self.waiting):
             places[numbers[kind]].append(place)
         progress = [done for _, done in view.running] if view.progress is None else view.progress
@@ -224,12 +226,13 @@ class _Kinds:
             # One that has taken longer than was believed is taken to be in its last tick.
             within = done < len(profile) - _DONE
             running.append((numbers[kind], done if within else len(profile) - 1.0))
-        slowdowns = None if view.pairs is None else view.pairs.slowdowns
-        run = ImaginedRun(
-            GpuJobKinds(fit, pair_of, slowdowns),
-            [len(held) for held in places],
-            running,
-            tick=view.now,
-            together_max=view.together_max,
-        )
-        return run, places
+        return ImaginedRun(kinds, places, running, tick=view.now, together_max=view.together_max)
+
+
+def _unused(fit: ProfileFit, keys: Sequence[_Key]) -> list[int] | None:
+    """A number for each kind, by its profile; None where one has none."""
+    numbers: dict[int, list[int]] = {}
+    for number, profile in enumerate(fit.profiles):
+        numbers.setdefault(id(profile), []).append(number)
+    found = [held.pop(0) for profile, _ in keys if (held := numbers.get(id(profile)))]
+    return found if len(found) == len(keys) else None

@@ -178,8 +178,8 @@ def test_no_more_run_at_once_than_a_node_allows() -> None:
     kinds = GpuJobKinds(ProfileFit([tenth], CapacityRule()))
     ends = []
     for most in (1, 2, None):
-        run = ImaginedRun(kinds, [4], together_max=most)
-        run.go_on(StartsFastestTogether(kinds, [range(4)]), starts=4, steps=100)
+        run = ImaginedRun(kinds, [range(4)], together_max=most)
+        run.go_on(StartsFastestTogether(kinds), starts=4, steps=100)
         ends.append(run.last_end)
     assert ends == [16.0, 8.0, 4.0]
 

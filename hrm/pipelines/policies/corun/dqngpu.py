@@ -75,12 +75,18 @@ class DqnGpu:
     def dispatch(self, view: NodeView) -> list[StartDecision]:
         """See ``NodePolicy``."""
         free = Tentative(view, self._caps)
+        pairs: dict[str, _RowPairs] = {}
         for gpu in view.gpus:
-            self._share(view, free, gpu.index)
+            if gpu.model not in pairs:
+                alike = [one for one in view.gpus if one.model == gpu.model]
+                rows = [row for one in alike for row in one.running]
+                rows += [row_on(one.row, gpu) for one in view.ready if self._is_faster(view, one)]
+                pairs[gpu.model] = _RowPairs(view.estimates, rows)
+            self._share(view, free, gpu.index, pairs[gpu.model])
         self._fill_cores(view, free)
         return free.starts
 
-    def _share(self, view: NodeView, free: Tentative, number: int) -> None:
+    def _share(self, view: NodeView, free: Tentative, number: int, pairs: _RowPairs) -> None:
         """Start on one GPU what its policy names, until it waits."""
         while True:
             gpu = next(one for one in free.gpus if one.index == number)
@@ -89,7 +95,7 @@ class DqnGpu:
             faster = [one for one in free.left() if self._is_faster(view, one)]
             fitting = [one for one in faster if free.fits(one, Device.GPU, number)]
             known = [one for one in fitting if self._use(view.estimates, row_on(one.row, gpu))]
-            chosen = self._named(view, gpu, known) if known else None
+            chosen = self._named(view, gpu, known, pairs) if known else None
             if chosen is None and not gpu.running:
                 chosen = next((one for one in fitting if one not in known), None)
             if chosen is None:
@@ -112,7 +118,11 @@ class DqnGpu:
         return Device.CPU not in subtask.devices or view.estimates.speedup(subtask.row) >= 1.0
 
     def _named(
-        self, view: NodeView, gpu: GpuView, candidates: Sequence[ReadySubtask]
+        self,
+        view: NodeView,
+        gpu: GpuView,
+        candidates: Sequence[ReadySubtask],
+        expected: _RowPairs,
     ) -> ReadySubtask | None:
         """The next of ``candidates``, all of which have profiles and fit by their peaks."""
         estimates = view.estimates
@@ -134,7 +144,7 @@ class DqnGpu:
             WaitingGpuJob(number, profile, int(one.since / tick_s))
             for number, (one, profile) in enumerate(zip(candidates, profiles, strict=True))
         ]
-        pairs = _pairs(estimates, gpu.running, rows)
+        pairs = expected.known(gpu.running, rows)
         place = self._sharing.choose(
             GpuSharingView(
                 now=int(view.now / tick_s),
@@ -207,13 +217,22 @@ def _profile_of(
     return in_ticks(use, run_s=run_s, tick_s=tick_s, memory_mib=memory_mib)
 
 
-def _pairs(estimates: Estimates, running: Sequence[Row], rows: Sequence[Row]) -> KnownPairs:
-    """The slow-downs that the node expects of pairs, ``speeds`` of their sums."""
-    kinds = list(dict.fromkeys((*running, *rows)))
-    excess = [[pair_excess(victim, partner, estimates) for partner in kinds] for victim in kinds]
-    number = {row: place for place, row in enumerate(kinds)}
-    return KnownPairs(
-        SummedExcess(np.array(excess)),
-        [number[row] for row in running],
-        [number[row] for row in rows],
-    )
+class _RowPairs:
+    """The slow-downs that the node expects of pairs of ``rows``, ``speeds`` of their sums; asked
+    for once for all starts of a dispatch."""
+
+    def __init__(self, estimates: Estimates, rows: Sequence[Row]) -> None:
+        self._estimates = estimates
+        self._number = {row: place for place, row in enumerate(dict.fromkeys(rows))}
+        self._slowdowns: SummedExcess | None = None
+
+    def known(self, running: Sequence[Row], waiting: Sequence[Row]) -> KnownPairs:
+        """Of what runs and what waits, all of them among the rows."""
+        if self._slowdowns is None:
+            excess = [[pair_excess(victim, partner, self._estimates) for partner in self._number]
+                      for victim in self._number]  # fmt: skip
+            self._slowdowns = SummedExcess(np.array(excess))
+        number = self._number
+        return KnownPairs(
+            self._slowdowns, [number[row] for row in running], [number[row] for row in waiting]
+        )
