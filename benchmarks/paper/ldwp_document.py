@@ -91,6 +91,13 @@ def document_of(
     """All that the report needs, as JSON, the headline figures first."""
     cells, cold = (_cells(runs, cases, experiment) for experiment in ("cells", "cold"))
     gains = [-cell["difference"]["mean"] for cell in cells]
+    overload = [
+        _overload(runs, case, pair)
+        for case in cases
+        if case.experiment == "overload"
+        for pair in case.pairs[1:]
+    ]
+    shares = [one["work_of_bound"] for one in overload[:1]]  # of the pair that is the default
     return {
         "equal_node_policy_gain": sum(gains) / len(gains) if gains else None,
         "cells_better": sum(
@@ -103,12 +110,9 @@ def document_of(
         "cold_worse": sum(cell["difference"]["mean"] > WORSE for cell in cold),
         "decided_least": min((cell["decided"] for cell in cells), default=None),
         "decided_mean": sum(cell["decided_mean"] for cell in cells) / len(cells) if cells else None,
-        "overload": [
-            _overload(runs, case, pair)
-            for case in cases
-            if case.experiment == "overload"
-            for pair in case.pairs[1:]
-        ],
+        "overload_share_of_bound": shares[0]["ours"]["mean"] if shares else None,
+        "overload_rival_share": shares[0]["theirs"]["mean"] if shares else None,
+        "overload": overload,
         "fallbacks": _fallbacks(runs, cases),
         "modes_at_end": dict(Counter(run.mode for run in runs if run.mode)),
         "experiments": sorted({case.experiment for case in cases}),

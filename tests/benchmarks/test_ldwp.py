@@ -85,6 +85,9 @@ def test_a_case_becomes_a_document_and_a_report() -> None:
     for one in document["overload"]:
         assert one["pair"] in {"min-wait+mct", "ldwp-set+mct"}
         assert 0.0 < one["work_of_bound"]["ours"]["mean"] < 3.0
+    default = next(one for one in document["overload"] if one["pair"] == "min-wait+mct")
+    assert document["overload_share_of_bound"] == default["work_of_bound"]["ours"]["mean"]
+    assert document["overload_rival_share"] == default["work_of_bound"]["theirs"]["mean"]
     assert document["cells_better"] <= document["cells_better_unadjusted"]
     learned = [one for one in runs if one.mode]
     assert learned and all(one.pair.startswith("ldwp-set") for one in learned)
