@@ -28,7 +28,8 @@ def named(request: Any, paths: str) -> str:
         value, label = request, path.rpartition("=")[0]
         for name in path.removesuffix("=").split("."):
             value = getattr(value, name, "")
-        values = [value] if isinstance(value, str) else map(stated, islice(value, WHAT_CHARS_MAX))
+        is_one = isinstance(value, str | int)
+        values = [str(value)] if is_one else map(stated, islice(value, WHAT_CHARS_MAX))
         found += [f"{label}={x}" if label else x for x in values if x]
     return text.detail(text.shortened(", ".join(found), WHAT_CHARS_MAX))
 

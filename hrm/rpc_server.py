@@ -464,7 +464,7 @@ class _Checked:
     def _done(self, context: Any, response: Any) -> None:
         if self._is_change and not self._is_stream and has_changed():
             made = next((x for x in map(partial(named, response), _IDS) if x), "")
-            if made and made != self._what:
+            if made and made not in self._what:
                 self._what = f"{made} {self._what}".strip()
             self._report(context, None)
 

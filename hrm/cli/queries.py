@@ -18,6 +18,7 @@ import typer
 from hrm import errors
 from hrm.cli import client, console
 from hrm.cli.console import Output, plain
+from hrm.text import shown
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
@@ -52,11 +53,15 @@ APPLICATIONS_DEFAULT = 100
 
 CONTAINERS_DEFAULT = 100
 """Executors in the table of one application."""
+STEPS_MAX = 1_000
+"""Steps of one request; a master takes far fewer."""
+
 NAMES_HINTED = 10
 """Names that a hint repeats; a command of hundreds would bury what it is the hint to."""
 
 app_group = typer.Typer(
-    no_args_is_help=True, help="Show one application, its logs and why it waits, or end it."
+    no_args_is_help=True,
+    help="Show one application, its logs and why it waits, let it go sooner, or end it.",
 )
 node_group = typer.Typer(
     no_args_is_help=True, help="Show a node, take it out of service, repartition it."
@@ -296,6 +301,42 @@ def app_kill(
     with _application_known(), client.connect(master) as connection:
         killed = connection.admin.KillApplication(request, timeout=timeout)
     show(killed, output, lambda render: render.applications_table([killed]))
+
+
+@app_group.command("priority", context_settings={"ignore_unknown_options": True})
+def app_priority(
+    application_id: ApplicationArgument,
+    steps: Annotated[
+        str,
+        typer.Argument(
+            metavar="+|-", help="One step up or down, of a tenth each; several: +3 or -2."
+        ),
+    ],
+    master: MasterOption = None,
+    output: OutputOption = Output.TABLE,
+    timeout: TimeoutOption = TIMEOUT_S,
+) -> None:
+    """Let an application go sooner or later in a queue whose order is classes.
+
+    What waits is in the new order at once; what runs is not disturbed.
+    """
+    from hrm.v1.admin_pb2 import ChangePriorityRequest
+
+    request = ChangePriorityRequest(application_id=application_id, steps=_steps(steps))
+    with _application_known(), client.connect(master) as connection:
+        changed = connection.admin.ChangePriority(request, timeout=timeout)
+    show(changed, output, lambda render: render.applications_table([changed]))
+
+
+def _steps(typed: str) -> int:
+    """``+``, ``-``, or one of them and how many."""
+    number = typed[1:] or "1"
+    if typed[:1] not in ("+", "-") or not number.isdecimal() or not 1 <= int(number) <= STEPS_MAX:
+        raise errors.InvalidRequest(
+            f"{shown(typed, 40)} is neither + nor -, nor one of them with a number from 1 to "
+            f"{STEPS_MAX}, as +3"
+        )
+    return int(typed[0] + number)
 
 
 @app_group.command("logs")

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from hrm.cli import console
 from hrm.cli.console import plain
-from hrm.cli.render import NAME_SHOWN, age, memory
+from hrm.cli.render import NAME_SHOWN, age, class_name, memory, priority_text
 
 if TYPE_CHECKING:
     from hrm.v1 import queues_pb2 as pb
@@ -28,8 +28,8 @@ __all__ = [
 _LISTED_MAX = 10
 _QUOTAS = ("guaranteed", "maximum")
 _VALUES = (
-    "weight", "max_running", "order", "preemptible", "driver_share", "minimum_user_limit",
-    "user_limit_factor",
+    "weight", "max_running", "order", "interrupts", "preemptible", "driver_share",
+    "minimum_user_limit", "user_limit_factor",
 )  # fmt: skip
 _NAMES = ("submitters", "administrators")
 
@@ -61,14 +61,18 @@ def queues_table(queues: Iterable[pb.Queue]) -> RenderableType:
 
 def waiting_table(queues: Iterable[pb.Queue]) -> RenderableType:
     """The applications that wait, in the order of their queues."""
+    listed = list(queues)
+    has_classes = any(wait.priority_class for queue in listed for wait in queue.waiting)
     table = console.table(
-        "QUEUE", ">POSITION", "APPLICATION", "USER", ">CONTAINERS", "REASON", "WHY"
-    )
-    for queue in queues:
+        "QUEUE", ">POSITION", *(["PRIORITY"] if has_classes else []), "APPLICATION", "USER",
+        ">CONTAINERS", "REASON", "WHY",
+    )  # fmt: skip
+    for queue in listed:
         for wait in queue.waiting:
             table.add_row(
                 plain(queue.name),
                 str(wait.position),
+                *([priority_text(wait)] if has_classes else []),
                 plain(wait.application_id),
                 plain(wait.user, NAME_SHOWN),
                 str(wait.containers),
@@ -162,10 +166,17 @@ def queue_view(queue: pb.Queue) -> RenderableType:
         facts.add_row("[bold]stated in[/]", "hrm.toml of the master, which counts when it starts")
     if queue.past_use:
         facts.add_row("[bold]past use[/]", f"{queue.past_use:.1%} of the cluster, borrowed lately")
+    if queue.classes:
+        facts.add_row("[bold]classes[/]", plain(", ".join(map(_class_count, queue.classes))))
     parts: list[RenderableType] = [facts, "", queues_table([queue])]
     if queue.waiting:
         parts += ["", waiting_table([queue])]
     return Group(*parts)
+
+
+def _class_count(count: pb.QueueClass) -> str:
+    name = class_name(count.priority_class)
+    return f"{count.applications} {name} ({count.waiting} waiting)"
 
 
 def change_view(response: pb.ChangeQueuesResponse, removed: Iterable[str]) -> RenderableType:

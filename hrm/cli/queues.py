@@ -56,7 +56,7 @@ MaxRunningOption = Annotated[
     int | None, typer.Option("--max-running", help="Applications that hold containers at once.")
 ]
 OrderOption = Annotated[
-    Literal["fifo", "fair", "priority"] | None,
+    Literal["fifo", "fair", "priority", "classes"] | None,
     typer.Option("--order", help="Of the applications in it."),
 ]
 DriverShareOption = Annotated[
@@ -76,6 +76,14 @@ PreemptibleOption = Annotated[
     typer.Option(
         "--preemptible/--no-preemptible",
         help="May what it has borrowed be preempted for the guarantees of others?",
+    ),
+]
+InterruptsOption = Annotated[
+    bool | None,
+    typer.Option(
+        "--interrupts/--no-interrupts",
+        help="With --order classes: may one of the highest class that waits interrupt others of "
+        "the queue?",
     ),
 ]
 SubmittersOption = Annotated[
@@ -176,6 +184,7 @@ def create(
     minimum_user_limit: MinimumUserLimitOption = None,
     user_limit_factor: UserLimitFactorOption = None,
     preemptible: PreemptibleOption = None,
+    interrupts: InterruptsOption = None,
     submitters: SubmittersOption = None,
     administrators: AdministratorsOption = None,
     dry_run: DryRunOption = False,
@@ -189,8 +198,8 @@ def create(
     stated = _stated(
         name, guaranteed=guaranteed, maximum=maximum, weight=weight, max_running=max_running,
         order=order, driver_share=driver_share, minimum_user_limit=minimum_user_limit,
-        user_limit_factor=user_limit_factor, preemptible=preemptible, submitters=submitters,
-        administrators=administrators,
+        user_limit_factor=user_limit_factor, preemptible=preemptible, interrupts=interrupts,
+        submitters=submitters, administrators=administrators,
     )  # fmt: skip
     request = pb.ChangeQueuesRequest(queues=[stated], create=True, dry_run=dry_run)
     _change(request, master, output, timeout)
@@ -209,6 +218,7 @@ def set_(
     minimum_user_limit: MinimumUserLimitOption = None,
     user_limit_factor: UserLimitFactorOption = None,
     preemptible: PreemptibleOption = None,
+    interrupts: InterruptsOption = None,
     submitters: SubmittersOption = None,
     administrators: AdministratorsOption = None,
     unset: Annotated[
@@ -229,8 +239,8 @@ def set_(
     stated = _stated(
         name, guaranteed=guaranteed, maximum=maximum, weight=weight, max_running=max_running,
         order=order, driver_share=driver_share, minimum_user_limit=minimum_user_limit,
-        user_limit_factor=user_limit_factor, preemptible=preemptible, submitters=submitters,
-        administrators=administrators,
+        user_limit_factor=user_limit_factor, preemptible=preemptible, interrupts=interrupts,
+        submitters=submitters, administrators=administrators,
     )  # fmt: skip
     keys = [each.removeprefix("--").replace("-", "_") for each in unset or ()]
     if not keys and len(stated.ListFields()) == 1:

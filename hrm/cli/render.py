@@ -21,12 +21,13 @@ from hrm.core.vocabulary.model import WORKLOAD_PREFIX
 from hrm.v1 import common_pb2
 
 if TYPE_CHECKING:
-    from hrm.v1 import admin_pb2, node_pb2, submission_pb2
+    from hrm.v1 import admin_pb2, node_pb2, queues_pb2, submission_pb2
 
 __all__ = [
     "age",
     "application_view",
     "applications_table",
+    "class_name",
     "cluster_view",
     "delay",
     "ended_after",
@@ -34,6 +35,7 @@ __all__ = [
     "memory",
     "node_view",
     "nodes_table",
+    "priority_text",
     "recovery_line",
     "submissions_table",
 ]
@@ -269,16 +271,19 @@ def _node_state(node: admin_pb2.Node) -> str:
 def applications_table(applications: Iterable[admin_pb2.Application]) -> RenderableType:
     """``hrm apps``."""
     now = time.time()
+    listed = list(applications)
+    has_classes = any(app.priority_class for app in listed)  # few queues have them
     table = console.table(
-        "APPLICATION", "NAME", "USER", "QUEUE", "CLASS", "STATE", ">RUN/WAIT/PEND", ">TASKS",
-        ">MEAN WAIT", ">AGE", ">ENDED AFTER", "MESSAGE",
+        "APPLICATION", "NAME", "USER", "QUEUE", *(["PRIORITY"] if has_classes else []), "CLASS",
+        "STATE", ">RUN/WAIT/PEND", ">TASKS", ">MEAN WAIT", ">AGE", ">ENDED AFTER", "MESSAGE",
     )  # fmt: skip
-    for app in applications:
+    for app in listed:
         table.add_row(
             plain(app.application_id),
             plain(app.name, NAME_SHOWN),
             plain(app.user, NAME_SHOWN),
             plain(app.queue or "-", NAME_SHOWN),
+            *([priority_text(app)] if has_classes else []),
             _class(app.workload_class),
             _application_state(app),
             f"{app.containers_running}/{app.containers_waiting}/{app.containers_pending}",
@@ -362,7 +367,22 @@ def _without_hidden(app: admin_pb2.Application, rows: dict[str, str]) -> dict[st
 def _queue(app: admin_pb2.Application) -> str:
     if not app.queue:
         return "none: an earlier HRM took it in"
+    if app.priority_class:
+        times = f", interrupted {app.interruptions} times" if app.interruptions else ""
+        return f"{app.queue}, priority {priority_text(app)}{times}"
     return f"{app.queue}, priority {app.priority}" if app.priority else app.queue
+
+
+def priority_text(of: admin_pb2.Application | queues_pb2.QueueWait) -> str:
+    """Its priority in an order of classes, and which that is; ``-`` in another order."""
+    if not of.priority_class:
+        return "-"
+    tenths = of.priority_tenths
+    return f"{tenths // 10}.{tenths % 10} {class_name(of.priority_class)}"
+
+
+def class_name(of: common_pb2.PriorityClass) -> str:
+    return common_pb2.PriorityClass.Name(of).removeprefix("PRIORITY_CLASS_").lower()
 
 
 def _gang_start(app: admin_pb2.Application) -> str:

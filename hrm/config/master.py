@@ -178,6 +178,33 @@ class MasterSettings(ServerSettings):
         description="time after which what queues have borrowed counts half as much: of what "
         "guarantees leave, those that have borrowed less lately get more; 0: it does not count",
     )
+    priority_period_s: float = Field(
+        default=BOUNDS.priority_period_s,
+        gt=0,
+        le=86_400,
+        description="in queues whose order is classes: requests for another priority of one "
+        "application within this time are summed, and lead to one change of its class at most",
+    )
+    priority_steps: int = Field(
+        default=BOUNDS.priority_steps,
+        ge=1,
+        le=5,
+        description="steps of a tenth, up and down, that one application's priority may be asked "
+        "to move in such a period; fewer than lie between a change of class and its reverse",
+    )
+    priority_steps_per_user: int = Field(
+        default=BOUNDS.priority_steps_per_user,
+        ge=1,
+        le=100_000,
+        description="the same, of all applications of one user together",
+    )
+    priority_ageing_s: float = Field(
+        default=BOUNDS.priority_ageing_s,
+        ge=0,
+        le=30 * 86_400,
+        description="time after which an application that waits in such a queue rises by a step, "
+        "within its class; 0: waiting does not raise it",
+    )
     platform_division: Literal[
         "affinity-round-robin",
         "application-affinity-first",

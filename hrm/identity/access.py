@@ -70,6 +70,7 @@ _BY_SERVICE: dict[str, dict[str, AccessRule]] = {
         "GetApplication": _read(_PEOPLE, "application_id"),
         "ExplainApplication": _read(_PEOPLE | _DRIVER, "application_id"),
         "KillApplication": _change(_SUBMITS, "application_id"),
+        "ChangePriority": _change(_SUBMITS, "application_id steps="),
         "DrainNodes": _change(_OPERATES, "names"),
         "BindNode": _change(_OPERATES, "name"),
         "ReadLogs": _read(_PEOPLE, "application_id"),

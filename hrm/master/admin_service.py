@@ -14,6 +14,7 @@ import grpc.aio
 from hrm import __version__, text
 from hrm.core.master.entities import Application, Node
 from hrm.core.master.explain import explain, explain_past
+from hrm.core.master.priorities import has_classes
 from hrm.core.master.state import MasterState
 from hrm.core.messages import commands as c
 from hrm.core.vocabulary.history import StateEvent
@@ -169,6 +170,17 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         )
         return await self._whole(app, 0)
 
+    async def ChangePriority(  # noqa: N802
+        self, request: pb.ChangePriorityRequest, context: Any
+    ) -> pb.Application:
+        app = self._find(request.application_id)
+        self._owners.check(request.application_id)
+        by = caller()
+        await self._master.call(
+            lambda call_id: admin_wire.to_priority_request(request, call_id, self._master.now(), by)
+        )
+        return await self._whole(app, 0)
+
     async def DrainNodes(  # noqa: N802
         self, request: pb.DrainNodesRequest, context: Any
     ) -> pb.ListNodesResponse:
@@ -254,9 +266,12 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         nodes = [admin_wire.from_node(self._master_state, node, now) for node in known]
         return pb.ListNodesResponse(nodes=nodes)
 
+    def _message(self, app: Application) -> pb.Application:
+        return admin_wire.from_application(app, has_classes=has_classes(self._master_state, app))
+
     def _listed(self, app: Application) -> pb.Application:
         """For a list: long user-supplied text is truncated, what only ``show`` prints left out."""
-        message = admin_wire.from_application(app)
+        message = self._message(app)
         for field in ("name", "user", "queue"):
             setattr(message, field, text.shortened(getattr(message, field), NAME_LISTED))
         message.message = text.shortened(message.message, MESSAGE_LISTED)
@@ -269,7 +284,7 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         """With its latest containers (``limit`` 0: all), of which there may be 100,000: one such
         response is built at a time, in parts, so that other calls are served in between."""
         async with self._making:
-            message = admin_wire.from_application(app)
+            message = self._message(app)
             message.run_times.extend(admin_wire.from_run_times(self._master_state, app))
             containers = [*app.ended, *app.containers.values()]
             message.containers_total = len(containers)

@@ -465,6 +465,8 @@ def _actor(event: e.MasterEvent | None) -> str:
             return f"node {event.node}"
         case e.ClaimsProposed():
             return event.proposal.scheduler
+        case e.PriorityRequested():
+            return event.by
         case e.KillRequested() if event.by:
             return event.by
         case e.KillRequested() | e.DrainRequested() | e.RebindRequested() | e.QueuesChanged():

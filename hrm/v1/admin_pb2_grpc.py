@@ -65,6 +65,11 @@ class AdminServiceStub(object):
                 request_serializer=hrm_dot_v1_dot_admin__pb2.KillApplicationRequest.SerializeToString,
                 response_deserializer=hrm_dot_v1_dot_admin__pb2.Application.FromString,
                 _registered_method=True)
+        self.ChangePriority = channel.unary_unary(
+                '/hrm.v1.AdminService/ChangePriority',
+                request_serializer=hrm_dot_v1_dot_admin__pb2.ChangePriorityRequest.SerializeToString,
+                response_deserializer=hrm_dot_v1_dot_admin__pb2.Application.FromString,
+                _registered_method=True)
         self.DrainNodes = channel.unary_unary(
                 '/hrm.v1.AdminService/DrainNodes',
                 request_serializer=hrm_dot_v1_dot_admin__pb2.DrainNodesRequest.SerializeToString,
@@ -127,6 +132,16 @@ class AdminServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ChangePriority(self, request, context):
+        """Requests that an application goes sooner or later in a queue whose order is `classes`; what runs runs on.
+        NOT_FOUND: there is no live application of that name. INVALID_ARGUMENT: its queue has another order, or it is of
+        the highest class, which it keeps. RESOURCE_EXHAUSTED: as many steps of it, or of its user, were taken in this
+        period as may be. PERMISSION_DENIED: it is another's.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def DrainNodes(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -185,6 +200,11 @@ def add_AdminServiceServicer_to_server(servicer, server):
             'KillApplication': grpc.unary_unary_rpc_method_handler(
                     servicer.KillApplication,
                     request_deserializer=hrm_dot_v1_dot_admin__pb2.KillApplicationRequest.FromString,
+                    response_serializer=hrm_dot_v1_dot_admin__pb2.Application.SerializeToString,
+            ),
+            'ChangePriority': grpc.unary_unary_rpc_method_handler(
+                    servicer.ChangePriority,
+                    request_deserializer=hrm_dot_v1_dot_admin__pb2.ChangePriorityRequest.FromString,
                     response_serializer=hrm_dot_v1_dot_admin__pb2.Application.SerializeToString,
             ),
             'DrainNodes': grpc.unary_unary_rpc_method_handler(
@@ -369,6 +389,33 @@ class AdminService(object):
             target,
             '/hrm.v1.AdminService/KillApplication',
             hrm_dot_v1_dot_admin__pb2.KillApplicationRequest.SerializeToString,
+            hrm_dot_v1_dot_admin__pb2.Application.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ChangePriority(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hrm.v1.AdminService/ChangePriority',
+            hrm_dot_v1_dot_admin__pb2.ChangePriorityRequest.SerializeToString,
             hrm_dot_v1_dot_admin__pb2.Application.FromString,
             options,
             channel_credentials,

@@ -7,6 +7,13 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class PriorityClass(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    PRIORITY_CLASS_UNSPECIFIED: _ClassVar[PriorityClass]
+    PRIORITY_CLASS_HIGHEST: _ClassVar[PriorityClass]
+    PRIORITY_CLASS_URGENT: _ClassVar[PriorityClass]
+    PRIORITY_CLASS_NORMAL: _ClassVar[PriorityClass]
+
 class WorkloadClass(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     WORKLOAD_CLASS_UNSPECIFIED: _ClassVar[WorkloadClass]
@@ -55,6 +62,10 @@ class NodeState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     NODE_STATE_ALIVE: _ClassVar[NodeState]
     NODE_STATE_DRAINING: _ClassVar[NodeState]
     NODE_STATE_LOST: _ClassVar[NodeState]
+PRIORITY_CLASS_UNSPECIFIED: PriorityClass
+PRIORITY_CLASS_HIGHEST: PriorityClass
+PRIORITY_CLASS_URGENT: PriorityClass
+PRIORITY_CLASS_NORMAL: PriorityClass
 WORKLOAD_CLASS_UNSPECIFIED: WorkloadClass
 WORKLOAD_CLASS_BATCH: WorkloadClass
 WORKLOAD_CLASS_STREAM: WorkloadClass

@@ -24,7 +24,7 @@ class QueueNames(_message.Message):
     def __init__(self, names: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class QueueStated(_message.Message):
-    __slots__ = ("name", "guaranteed", "maximum", "weight", "max_running", "order", "preemptible", "driver_share", "minimum_user_limit", "user_limit_factor", "submitters", "administrators")
+    __slots__ = ("name", "guaranteed", "maximum", "weight", "max_running", "order", "preemptible", "driver_share", "minimum_user_limit", "user_limit_factor", "submitters", "administrators", "interrupts")
     NAME_FIELD_NUMBER: _ClassVar[int]
     GUARANTEED_FIELD_NUMBER: _ClassVar[int]
     MAXIMUM_FIELD_NUMBER: _ClassVar[int]
@@ -37,6 +37,7 @@ class QueueStated(_message.Message):
     USER_LIMIT_FACTOR_FIELD_NUMBER: _ClassVar[int]
     SUBMITTERS_FIELD_NUMBER: _ClassVar[int]
     ADMINISTRATORS_FIELD_NUMBER: _ClassVar[int]
+    INTERRUPTS_FIELD_NUMBER: _ClassVar[int]
     name: str
     guaranteed: QueueQuota
     maximum: QueueQuota
@@ -49,7 +50,8 @@ class QueueStated(_message.Message):
     user_limit_factor: float
     submitters: QueueNames
     administrators: QueueNames
-    def __init__(self, name: _Optional[str] = ..., guaranteed: _Optional[_Union[QueueQuota, _Mapping]] = ..., maximum: _Optional[_Union[QueueQuota, _Mapping]] = ..., weight: _Optional[float] = ..., max_running: _Optional[int] = ..., order: _Optional[str] = ..., preemptible: bool = ..., driver_share: _Optional[float] = ..., minimum_user_limit: _Optional[float] = ..., user_limit_factor: _Optional[float] = ..., submitters: _Optional[_Union[QueueNames, _Mapping]] = ..., administrators: _Optional[_Union[QueueNames, _Mapping]] = ...) -> None: ...
+    interrupts: bool
+    def __init__(self, name: _Optional[str] = ..., guaranteed: _Optional[_Union[QueueQuota, _Mapping]] = ..., maximum: _Optional[_Union[QueueQuota, _Mapping]] = ..., weight: _Optional[float] = ..., max_running: _Optional[int] = ..., order: _Optional[str] = ..., preemptible: bool = ..., driver_share: _Optional[float] = ..., minimum_user_limit: _Optional[float] = ..., user_limit_factor: _Optional[float] = ..., submitters: _Optional[_Union[QueueNames, _Mapping]] = ..., administrators: _Optional[_Union[QueueNames, _Mapping]] = ..., interrupts: bool = ...) -> None: ...
 
 class QueueAmounts(_message.Message):
     __slots__ = ("cores", "memory_mib", "gpu_memory_mib")
@@ -84,7 +86,7 @@ class ListQueuesResponse(_message.Message):
     def __init__(self, queues: _Optional[_Iterable[_Union[Queue, _Mapping]]] = ..., next_page_token: _Optional[str] = ..., fairness: _Optional[_Union[QueueFairness, _Mapping]] = ...) -> None: ...
 
 class Queue(_message.Message):
-    __slots__ = ("name", "stated", "in_file", "is_leaf", "guaranteed", "maximum", "share", "used", "borrowed", "pending", "running", "applications", "past_use", "waiting", "waiting_total", "observed", "longest_wait_s", "platforms")
+    __slots__ = ("name", "stated", "in_file", "is_leaf", "guaranteed", "maximum", "share", "used", "borrowed", "pending", "running", "applications", "past_use", "waiting", "waiting_total", "observed", "longest_wait_s", "platforms", "classes")
     NAME_FIELD_NUMBER: _ClassVar[int]
     STATED_FIELD_NUMBER: _ClassVar[int]
     IN_FILE_FIELD_NUMBER: _ClassVar[int]
@@ -103,6 +105,7 @@ class Queue(_message.Message):
     OBSERVED_FIELD_NUMBER: _ClassVar[int]
     LONGEST_WAIT_S_FIELD_NUMBER: _ClassVar[int]
     PLATFORMS_FIELD_NUMBER: _ClassVar[int]
+    CLASSES_FIELD_NUMBER: _ClassVar[int]
     name: str
     stated: QueueStated
     in_file: bool
@@ -121,7 +124,18 @@ class Queue(_message.Message):
     observed: QueueObserved
     longest_wait_s: float
     platforms: _containers.RepeatedCompositeFieldContainer[QueuePlatform]
-    def __init__(self, name: _Optional[str] = ..., stated: _Optional[_Union[QueueStated, _Mapping]] = ..., in_file: bool = ..., is_leaf: bool = ..., guaranteed: _Optional[_Union[QueueAmounts, _Mapping]] = ..., maximum: _Optional[_Union[QueueAmounts, _Mapping]] = ..., share: _Optional[_Union[QueueAmounts, _Mapping]] = ..., used: _Optional[_Union[QueueAmounts, _Mapping]] = ..., borrowed: _Optional[_Union[QueueAmounts, _Mapping]] = ..., pending: _Optional[_Union[QueueAmounts, _Mapping]] = ..., running: _Optional[int] = ..., applications: _Optional[int] = ..., past_use: _Optional[float] = ..., waiting: _Optional[_Iterable[_Union[QueueWait, _Mapping]]] = ..., waiting_total: _Optional[int] = ..., observed: _Optional[_Union[QueueObserved, _Mapping]] = ..., longest_wait_s: _Optional[float] = ..., platforms: _Optional[_Iterable[_Union[QueuePlatform, _Mapping]]] = ...) -> None: ...
+    classes: _containers.RepeatedCompositeFieldContainer[QueueClass]
+    def __init__(self, name: _Optional[str] = ..., stated: _Optional[_Union[QueueStated, _Mapping]] = ..., in_file: bool = ..., is_leaf: bool = ..., guaranteed: _Optional[_Union[QueueAmounts, _Mapping]] = ..., maximum: _Optional[_Union[QueueAmounts, _Mapping]] = ..., share: _Optional[_Union[QueueAmounts, _Mapping]] = ..., used: _Optional[_Union[QueueAmounts, _Mapping]] = ..., borrowed: _Optional[_Union[QueueAmounts, _Mapping]] = ..., pending: _Optional[_Union[QueueAmounts, _Mapping]] = ..., running: _Optional[int] = ..., applications: _Optional[int] = ..., past_use: _Optional[float] = ..., waiting: _Optional[_Iterable[_Union[QueueWait, _Mapping]]] = ..., waiting_total: _Optional[int] = ..., observed: _Optional[_Union[QueueObserved, _Mapping]] = ..., longest_wait_s: _Optional[float] = ..., platforms: _Optional[_Iterable[_Union[QueuePlatform, _Mapping]]] = ..., classes: _Optional[_Iterable[_Union[QueueClass, _Mapping]]] = ...) -> None: ...
+
+class QueueClass(_message.Message):
+    __slots__ = ("priority_class", "applications", "waiting")
+    PRIORITY_CLASS_FIELD_NUMBER: _ClassVar[int]
+    APPLICATIONS_FIELD_NUMBER: _ClassVar[int]
+    WAITING_FIELD_NUMBER: _ClassVar[int]
+    priority_class: _common_pb2.PriorityClass
+    applications: int
+    waiting: int
+    def __init__(self, priority_class: _Optional[_Union[_common_pb2.PriorityClass, str]] = ..., applications: _Optional[int] = ..., waiting: _Optional[int] = ...) -> None: ...
 
 class QueuePlatform(_message.Message):
     __slots__ = ("platform", "cores", "held_cores", "affinity")
@@ -176,20 +190,24 @@ class QueueFairness(_message.Message):
     def __init__(self, queues: _Optional[int] = ..., with_speeds: _Optional[int] = ..., fairness: _Optional[float] = ..., jain: _Optional[float] = ..., spread: _Optional[float] = ..., half_life_s: _Optional[float] = ...) -> None: ...
 
 class QueueWait(_message.Message):
-    __slots__ = ("application_id", "user", "position", "containers", "reason", "why")
+    __slots__ = ("application_id", "user", "position", "containers", "reason", "why", "priority_class", "priority_tenths")
     APPLICATION_ID_FIELD_NUMBER: _ClassVar[int]
     USER_FIELD_NUMBER: _ClassVar[int]
     POSITION_FIELD_NUMBER: _ClassVar[int]
     CONTAINERS_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     WHY_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_CLASS_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_TENTHS_FIELD_NUMBER: _ClassVar[int]
     application_id: str
     user: str
     position: int
     containers: int
     reason: str
     why: str
-    def __init__(self, application_id: _Optional[str] = ..., user: _Optional[str] = ..., position: _Optional[int] = ..., containers: _Optional[int] = ..., reason: _Optional[str] = ..., why: _Optional[str] = ...) -> None: ...
+    priority_class: _common_pb2.PriorityClass
+    priority_tenths: int
+    def __init__(self, application_id: _Optional[str] = ..., user: _Optional[str] = ..., position: _Optional[int] = ..., containers: _Optional[int] = ..., reason: _Optional[str] = ..., why: _Optional[str] = ..., priority_class: _Optional[_Union[_common_pb2.PriorityClass, str]] = ..., priority_tenths: _Optional[int] = ...) -> None: ...
 
 class ChangeQueuesRequest(_message.Message):
     __slots__ = ("queues", "create", "unset", "removed", "dry_run")

@@ -37,10 +37,13 @@ __all__ = [
     "to_drain",
     "to_kill",
     "to_node_states",
+    "to_priority_request",
     "to_rebinding",
 ]
 
 MOVE_WITHIN_MAX_S = 3600.0
+STEPS_MAX = 1_000
+"""Of one request for another priority; far more than a master takes in a period."""
 
 _WAITING = (ContainerState.ASSIGNED, ContainerState.WAITING)
 
@@ -59,6 +62,26 @@ def to_kill(
         application_id=ApplicationId(request.application_id),
         reason=codec.to_text(request.reason, "reason") or f"killed by {by}",
         by="" if by.role.rules else str(by),
+    )
+
+
+def to_priority_request(
+    request: pb.ChangePriorityRequest, call_id: int, now: float, by: Identity
+) -> e.PriorityRequested:
+    """A call of ``ChangePriority``.
+
+    Raises:
+        InvalidRequest: a field is malformed or out of range.
+    """
+    steps = codec.to_whole(request.steps, "steps", -STEPS_MAX, STEPS_MAX)
+    if not steps:
+        raise InvalidRequest("steps is 0; give how many up, as 1, or down, as -1")
+    return e.PriorityRequested(
+        now=now,
+        call_id=call_id,
+        application_id=ApplicationId(request.application_id),
+        steps=steps,
+        by=str(by),
     )
 
 
@@ -163,8 +186,8 @@ def _from_errors(errors: ErrorSummary, *, learned: int) -> pb.RunTimeErrors:
     return message
 
 
-def from_application(app: Application) -> pb.Application:
-    """An application, without its containers."""
+def from_application(app: Application, *, has_classes: bool = False) -> pb.Application:
+    """An application, without its containers. ``has_classes``: so has the order of its queue."""
     record = app.record
     message = pb.Application(
         application_id=app.application_id,
@@ -198,6 +221,10 @@ def from_application(app: Application) -> pb.Application:
         message.progress.tasks_total = record.tasks_total
         message.progress.tasks_completed = record.tasks_completed
         message.progress.tasks_failed = record.tasks_failed
+    if has_classes:
+        message.priority_class = codec.PRIORITY_CLASS[record.stands.priority_class]
+        message.priority_tenths = record.stands.tenths
+        message.interruptions = record.stands.interruptions
     return message
 
 

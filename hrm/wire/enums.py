@@ -12,6 +12,7 @@ from hrm.core.vocabulary.model import (
     NodeState,
     WorkloadClass,
 )
+from hrm.core.vocabulary.priority_class import PriorityClass
 from hrm.v1 import common_pb2 as common
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "CONTAINER_STATE",
     "END_CAUSE",
     "NODE_STATE",
+    "PRIORITY_CLASS",
     "TO_APPLICATION_STATE",
     "TO_CONTAINER_STATE",
     "TO_END_CAUSE",
@@ -40,6 +42,7 @@ WORKLOAD_CLASS = numbers_of("WORKLOAD_CLASS", WorkloadClass, common.WorkloadClas
 APPLICATION_STATE = numbers_of("APPLICATION_STATE", ApplicationState, common.ApplicationState)
 CONTAINER_STATE = numbers_of("CONTAINER_STATE", ContainerState, common.ContainerState)
 END_CAUSE = numbers_of("END_CAUSE", EndCause, common.EndCause)
+PRIORITY_CLASS = numbers_of("PRIORITY_CLASS", PriorityClass, common.PriorityClass)
 NODE_STATE = numbers_of("NODE_STATE", NodeState, common.NodeState)
 
 TO_WORKLOAD_CLASS = {number: member for member, number in WORKLOAD_CLASS.items()}

@@ -23,6 +23,7 @@ from hrm.core.tenancy.queue_spec import (
 )
 from hrm.core.tenancy.queue_status import QueueStatus, QueueWait, Supposed, Supposition
 from hrm.core.tenancy.queue_tree import Governed, QueueTree
+from hrm.core.vocabulary.priority_class import class_of
 from hrm.errors import InvalidRequest, NotFound
 from hrm.text import shown
 from hrm.v1 import queues_pb2 as pb
@@ -41,7 +42,7 @@ __all__ = [
 ]
 
 _NUMBERS = ("weight", "driver_share", "minimum_user_limit", "user_limit_factor")
-_PLAIN = (*_NUMBERS, "max_running", "order", "preemptible")
+_PLAIN = (*_NUMBERS, "max_running", "order", "preemptible", "interrupts")
 _NAMES = ("submitters", "administrators")
 _QUOTAS = ("guaranteed", "maximum")
 _SHOWN_MAX = 80
@@ -193,6 +194,14 @@ def from_status(status: QueueStatus, *, in_file: bool) -> pb.Queue:
             )
             for part in status.platforms
         ],
+        classes=[
+            pb.QueueClass(
+                priority_class=codec.PRIORITY_CLASS[count.priority_class],
+                applications=count.applications,
+                waiting=count.waiting,
+            )
+            for count in status.classes
+        ],
     )
 
 
@@ -229,7 +238,7 @@ def _from_amounts(amounts: Governed) -> pb.QueueAmounts:
 
 
 def _from_wait(wait: QueueWait) -> pb.QueueWait:
-    return pb.QueueWait(
+    message = pb.QueueWait(
         application_id=wait.application_id,
         user=wait.user[:_WAIT_USER_MAX],
         position=wait.position,
@@ -237,6 +246,10 @@ def _from_wait(wait: QueueWait) -> pb.QueueWait:
         reason=wait.reason.value,
         why=wait.why,
     )
+    if wait.tenths is not None:
+        message.priority_class = codec.PRIORITY_CLASS[class_of(wait.tenths)]
+        message.priority_tenths = wait.tenths
+    return message
 
 
 def from_change(

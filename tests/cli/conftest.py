@@ -238,6 +238,15 @@ class FakeMaster(admin_pb2_grpc.AdminServiceServicer):
         killed.message = request.reason
         return killed
 
+    def ChangePriority(  # noqa: N802
+        self, request: Any, context: grpc.ServicerContext
+    ) -> admin_pb2.Application:
+        self._known(request, context)
+        changed = example_application()
+        changed.priority_class = common_pb2.PRIORITY_CLASS_NORMAL
+        changed.priority_tenths = 20 + request.steps
+        return changed
+
     def DrainNodes(  # noqa: N802
         self, request: Any, context: grpc.ServicerContext
     ) -> admin_pb2.ListNodesResponse:

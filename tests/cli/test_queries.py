@@ -239,6 +239,24 @@ def test_why_gives_the_reason_first(hrm: Run, master: FakeMaster) -> None:
     assert lines == ["4 containers wait for 2 vcores each", "  - node-1 has 1 vcore free"]
 
 
+@pytest.mark.parametrize(
+    ("typed", "shown"),
+    [("+", "2.1 normal"), ("-", "1.9 normal"), ("+3", "2.3 normal"), ("-5", "1.5 normal")],
+)
+def test_a_priority_is_changed_by_steps(
+    hrm: Run, master: FakeMaster, typed: str, shown: str
+) -> None:
+    result = hrm("app", "priority", APPLICATION, typed)
+    assert shown in result.stdout
+
+
+@pytest.mark.parametrize("typed", ["3", "+0", "+x", "--3", "++", "+1001", "up"])
+def test_what_is_no_step_is_refused(hrm: Run, master: FakeMaster, typed: str) -> None:
+    result = hrm("app", "priority", APPLICATION, typed)
+    assert result.exit_code == 1
+    assert "as +3" in result.stderr
+
+
 def test_kill_passes_the_reason_on(hrm: Run, master: FakeMaster) -> None:
     result = hrm("app", "kill", APPLICATION, "--reason", "too big")
     assert "killed" in result.stdout

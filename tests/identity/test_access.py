@@ -48,7 +48,8 @@ def test_only_operators_and_administrators_change_the_cluster() -> None:
     tokens = {"IdentityService/RevokeToken"}
     assert allowed[AccessRole.VIEWER] == {"AdminService/LinkLog"} | tokens
     submits = allowed[AccessRole.VIEWER] | {
-        "AdminService/KillApplication", "ApplicationService/Register", "PipelineService/Submit",
+        "AdminService/KillApplication", "AdminService/ChangePriority",
+        "ApplicationService/Register", "PipelineService/Submit",
         "PipelineService/Cancel", "PipelineService/GetResult", "SubmissionService/Submit",
         "SubmissionService/Kill", "QueueService/ChangeQueues",
     }  # fmt: skip

@@ -7,10 +7,11 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 
 from hrm.identity.roles import AccessRole
-from hrm.v1 import identity_pb2, queues_pb2
+from hrm.v1 import admin_pb2, common_pb2, events_pb2, events_pb2_grpc, identity_pb2, queues_pb2
 from tests.identity.calls import identities
 from tests.identity.test_own_and_others import DENIED, People, kill, registered
 from tests.master.test_services import TIMEOUT_S, Running, refused, running
@@ -46,6 +47,51 @@ async def test_administrators_of_a_queue_rule_in_it_and_below_it_alone(people: P
     await bob.admin.KillApplication(kill(inside), timeout=TIMEOUT_S)
     with refused(DENIED, "belongs to ada"):
         await bob.admin.KillApplication(kill(outside), timeout=TIMEOUT_S)
+
+
+async def test_owners_and_administrators_of_a_queue_change_priorities(people: People) -> None:
+    operator = await people.one("olga", AccessRole.OPERATOR)
+    ada = await people.one("ada", AccessRole.SUBMITTER)
+    bob = await people.one("bob", AccessRole.SUBMITTER)
+    eve = await people.one("eve", AccessRole.SUBMITTER)
+    team = queues_pb2.QueueStated(
+        name="root.team", order="classes", administrators={"names": ["bob"]}
+    )
+    ask = queues_pb2.ChangeQueuesRequest(queues=[team], create=True)
+    await operator.queues.ChangeQueues(ask, timeout=TIMEOUT_S)
+    app = await registered(ada, submission_key="in", queue="root.team", priority=3)
+
+    async def change(who: Running, steps: int) -> admin_pb2.Application:
+        request = admin_pb2.ChangePriorityRequest(application_id=app, steps=steps)
+        return await who.admin.ChangePriority(request, timeout=TIMEOUT_S)
+
+    raised = await change(ada, 1)
+    assert raised.priority_class == common_pb2.PRIORITY_CLASS_URGENT
+    assert raised.priority_tenths == 40
+    with refused(DENIED, "belongs to ada"):
+        await change(eve, 1)
+    assert (await change(bob, -1)).priority_tenths == 30
+    with refused(grpc.StatusCode.INVALID_ARGUMENT, "steps is 0"):
+        await change(ada, 0)
+    with refused(grpc.StatusCode.RESOURCE_EXHAUSTED, "priority_steps"):
+        await change(operator, 5)
+
+    request = events_pb2.WatchEventsRequest(application_id=app)
+    events = events_pb2_grpc.EventServiceStub(people.master.channel)
+    found = [
+        x async for page in events.WatchEvents(request, timeout=TIMEOUT_S) for x in page.events
+    ]
+    assert [(x.to_state, x.actor) for x in found if "priority" in x.to_state] == [
+        ("priority changed", "user ada"),
+        ("priority changed", "user bob"),
+    ]
+    assert "3.0 (normal) becomes 4.0 (urgent)" in found[-2].reason
+
+    listed = await eve.admin.ListApplications(admin_pb2.ListApplicationsRequest())
+    assert [x.priority_tenths for x in listed.applications] == [30], "all see the order"
+    entries = (await identities(people.master).ReadAudit(identity_pb2.ReadAuditRequest())).entries
+    changes = [x for x in entries if x.method == "AdminService/ChangePriority"]
+    assert [x.what for x in changes][:2] == [f"{app}, steps=1", f"{app}, steps=1"]
 
 
 async def test_the_audit_log_has_what_a_change_states_of_queues(people: People) -> None:

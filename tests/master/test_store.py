@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from hrm.core.tenancy.queue_spec import QueueSpec, spec_from
 from hrm.core.vocabulary.learned_classes import LearnedClass
 from hrm.core.vocabulary.model import ApplicationId, ApplicationState, NodeName, WorkloadClass
+from hrm.core.vocabulary.priority_class import Standing
 from hrm.core.vocabulary.records import ApplicationRecord
 from hrm.core.vocabulary.run_times import RunTime
 from hrm.errors import InvalidConfig
@@ -35,6 +36,15 @@ RECORD = ApplicationRecord(
 
 def test_a_record_survives_the_round_trip() -> None:
     assert decode(ApplicationRecord, encode(RECORD)) == RECORD
+
+
+def test_where_an_application_stands_survives_and_may_be_missing() -> None:
+    standing = Standing.as_declared(3).begun(5.0, 60.0).after_request(1, "user ana")
+    raised = replace(RECORD, standing=standing.after_interruption(7.5))
+    assert decode(ApplicationRecord, encode(raised)) == raised
+    older = encode(RECORD).replace('"standing": null, ', "")
+    assert "standing" not in older
+    assert decode(ApplicationRecord, older).stands == Standing.as_declared(RECORD.priority)
 
 
 def test_a_record_of_a_newer_version_is_read() -> None:

@@ -16,6 +16,7 @@ from hrm.core.master.entities import Application, Container
 from hrm.core.master.node_registry import NodeRegistry
 from hrm.core.master.observed_tasks import observed
 from hrm.core.master.placement import PlacementCoordinator
+from hrm.core.master.priorities import inherited
 from hrm.core.master.queue_admin import QueueAdministration
 from hrm.core.master.request_checks import RequestChecks
 from hrm.core.master.state import MasterState
@@ -381,6 +382,7 @@ class ApplicationRegistry:
         if application_id is None:
             self.count += 1
             application_id = application_id_of(event.now, self.master_state.epoch, self.count)
+        driver = self.master_state.applications.get(ApplicationId(event.submission_id))
         workload_class, evidence, guessed = self.guesses.first_class(event)
         record = ApplicationRecord(
             application_id=application_id,
@@ -404,6 +406,7 @@ class ApplicationRegistry:
             submission_attempt=event.submission_attempt,
             owner=event.owner,
             last_executor_number=reserved_number(0),
+            standing=inherited(driver, event.priority),
         )
         scheduler = self.placement.pool.choose_scheduler(record.application_id)
         app = self.master_state.new_application(record, scheduler)

@@ -118,6 +118,7 @@ class MasterCore:
             e.ApplicationFinished: self.applications.finished,
             e.DriverFailed: self.applications.driver_failed,
             e.KillRequested: self.applications.kill,
+            e.PriorityRequested: self.placement.priorities.requested,
             e.SchedulerWoken: lambda event: self.placement.woken(event.scheduler, event.now),
             e.ClaimsProposed: self.subscriptions.proposed,
             e.SchedulerConnected: self.subscriptions.connected,

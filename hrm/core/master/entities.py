@@ -37,7 +37,7 @@ from hrm.core.vocabulary.node_requirement import UNKNOWN_PROPERTIES, NodePropert
 from hrm.core.vocabulary.records import ApplicationRecord
 from hrm.core.vocabulary.transitions import ApplicationHappening, ContainerHappening, NodeHappening
 
-__all__ = ["Application", "Container", "Node", "Waits"]
+__all__ = ["Application", "Container", "Kept", "Node", "Waits"]
 
 
 class Waits(Protocol):
@@ -46,6 +46,14 @@ class Waits(Protocol):
     @property
     def why(self) -> str:
         """What it waits for now, in words."""
+
+
+class Kept(Waits, Protocol):
+    """That its queue keeps something of an application."""
+
+    @property
+    def position(self) -> tuple[int, int]:
+        """Which it is of those that wait in the queue, the first is 1, and how many do."""
 
 
 @dataclass(slots=True)
@@ -145,7 +153,7 @@ class Application:
     tasks_taken: int = 0
     unpacked: bool = False
     requires: NodeRequirement | None = None
-    kept: Waits | None = None
+    kept: Kept | None = None
     is_driver: bool = field(init=False)
 
     def __post_init__(self) -> None:

@@ -16,6 +16,7 @@ from hrm.core.master import gangs, locality
 from hrm.core.master.driver_places import NO_NODE, NO_SUITED_NODE, DriverPlaces
 from hrm.core.master.entities import Application, Container
 from hrm.core.master.platform_shares import platform_line
+from hrm.core.master.priorities import priority_lines
 from hrm.core.master.queue_report import prospect
 from hrm.core.master.state import MasterState
 from hrm.core.scheduling.cluster_view import ClusterView
@@ -60,7 +61,8 @@ def explain(
     """One line, and the details behind it. ``history``: the application's, oldest first."""
     evidence = app.record.class_evidence or "no streaming query was seen"
     of_class = f"it is of class {app.record.workload_class.value}: {evidence}"
-    details = [of_class, *_failure_lines(history), *_required(master_state, app)]
+    details = [*priority_lines(master_state, app), of_class, *_failure_lines(history)]
+    details += _required(master_state, app)
     details += _excluded(master_state, app, now)
     if not app.life.state.ended:
         details += list(master_state.ahead.values())[:_DETAILS_MAX]

@@ -23,6 +23,7 @@ from hrm.core.master.head_starts import HeadStarts
 from hrm.core.master.places import claims_at_places
 from hrm.core.master.platform_moves import PlatformMoves
 from hrm.core.master.platform_shares import PlatformShares
+from hrm.core.master.priorities import Priorities
 from hrm.core.master.queue_gate import QueueGate
 from hrm.core.master.queue_reclaim import QueueReclaim
 from hrm.core.master.remote_updates import RemoteUpdates
@@ -88,6 +89,7 @@ class PlacementCoordinator:
             self._refuse_hopeless,
             self.platforms,
         )
+        self.priorities = Priorities(master_state, self.queues.reordered)
         self.reclaim = QueueReclaim(
             master_state,
             negotiator,
@@ -95,6 +97,7 @@ class PlacementCoordinator:
             self._reserve,
             self.queues.let_claim,
             self._may_have_driver,
+            self.queues.reordered,
         )
         self.moves = PlatformMoves(master_state, self.platforms, self._reserve)
         self._views: dict[str, ClusterView] = {}
@@ -190,7 +193,7 @@ class PlacementCoordinator:
 
     def reclassify(self, app: Application, now: float) -> None:
         self.master_state.gpus.renew(app.application_id)
-        self.queues.reclassified(app)
+        self.queues.reordered(app)
         scheduler = self.schedulers[app.scheduler]
         job = scheduler.jobs.get(app.application_id)
         if job is not None:
@@ -455,6 +458,7 @@ class PlacementCoordinator:
     def woke(self, now: float, slept_s: float) -> None:
         """This master slept: proposals and calls of schedulers may have arrived unread. A stream's
         lease gets no more time: it is a right, and ends when its time is over."""
+        self.priorities.woke(now, slept_s)
         for scheduler in self.schedulers.values():
             if scheduler.in_flight is not None:
                 application_id, since_s = scheduler.in_flight
@@ -467,6 +471,7 @@ class PlacementCoordinator:
         """End leases and proposals whose time is over; keep shares of GPUs fair."""
         if self.master_state.exclusions.changed:
             self._follow_exclusions(now)
+        self.priorities.tick(now)
         self.queues.tick(now)
         self.gpu_shares.tick(now)
         self._follow_shares(now)

@@ -198,11 +198,14 @@ class QueueGate:
         if not line.waiters:
             del self.lines[name]
 
-    def reclassified(self, app: Application) -> None:
+    def reordered(self, app: Application) -> None:
+        """Its class of workload, or where it stands in its queue, is another: what waits passes in
+        the new order, and what has passed and has no place comes back where others go first now."""
         line = self.lines.get(QueueName(app.record.queue))
         if line is not None:
-            line.reclassified(app)
+            line.reordered(app)
             self._due[line.account.name] = None
+            self._unsorted[line.account.name] = None
 
     def begin(self, tree: QueueTree, now: float) -> None:
         """This is the tree from now on, live applications and what waits included."""
@@ -405,6 +408,8 @@ class QueueGate:
                 if lack is None:
                     if self._usage.on_loan:
                         self._end_loans()
+                        self.let_pass(line, now)  # what has come back may go before it
+                        return
                     if len(some) == 1:
                         some = self._rules.alike(account, waiter)
                     self.let_go(app, some, now)
@@ -498,6 +503,8 @@ class QueueGate:
         found += [f"{x.container_id} is kept by its queue, and {x.state.value}" for x in kept]
         if right and not self._usage.governs:
             found.append("containers are kept from schedulers, and nothing is governed")
+        for line in self.lines.values():
+            found += line.violations()
         entries = self._usage.entries
         for container_id in self._usage.on_loan:
             entry = entries.get(container_id)

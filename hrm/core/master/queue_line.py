@@ -16,7 +16,7 @@ from hrm.core.vocabulary.model import ApplicationId, ContainerId, WorkloadClass
 
 __all__ = ["QueueLine", "Waiter", "dominant_part"]
 
-_Key: TypeAlias = tuple[bool, int, float, ApplicationId]
+_Key: TypeAlias = tuple[bool, int, int, float, ApplicationId]
 
 
 @dataclass(slots=True, eq=False)
@@ -24,6 +24,7 @@ class Waiter:
     """One application, and those of its containers that wait here, in order of request.
     ``reason``: says why the next of them does not pass."""
 
+    line: QueueLine
     app: Application
     key: _Key
     reason: Callable[[Waiter], tuple[WaitReason, str]]
@@ -32,6 +33,13 @@ class Waiter:
     @property
     def why(self) -> str:
         return self.reason(self)[1]
+
+    @property
+    def position(self) -> tuple[int, int]:
+        """The how many-th it is of all that wait here, the first is 1; a fair order moves with what
+        each holds, and is not seen here."""
+        order = self.line.order
+        return bisect.bisect_left(order, self.key) + 1, len(order)
 
 
 class QueueLine:
@@ -50,7 +58,7 @@ class QueueLine:
     def add(self, app: Application, containers: Iterable[Container]) -> None:
         waiter = self.waiters.get(app.application_id)
         if waiter is None:
-            waiter = Waiter(app, self.key(app), self._reason)
+            waiter = Waiter(self, app, self.key(app), self._reason)
             self.waiters[app.application_id] = app.kept = waiter
             bisect.insort(self.order, waiter.key)
             self.users[app.record.user] += 1
@@ -69,8 +77,8 @@ class QueueLine:
             del self.waiters[app.application_id]
             self._take_out(waiter.key)
 
-    def reclassified(self, app: Application) -> None:
-        """Streams go first."""
+    def reordered(self, app: Application) -> None:
+        """Its class of workload, or where it stands, is another: streams go first."""
         waiter = self.waiters.get(app.application_id)
         if waiter is not None:
             self._take_out(waiter.key)
@@ -83,20 +91,33 @@ class QueueLine:
         keys: list[_Key] = self.order
         if self.account.spec.order == "fair":
             parts = {x.app.application_id: held_part(x.app) for x in self.waiters.values()}
-            keys = sorted(keys, key=lambda x: (x[0], parts[x[3]], x))
+            keys = sorted(keys, key=lambda x: (x[0], parts[x[-1]], x))
         else:
             keys = list(keys)
         for key in keys:
-            waiter = self.waiters.get(key[3])
+            waiter = self.waiters.get(key[-1])
             if waiter is not None:
                 yield waiter
 
     def key(self, app: Application) -> _Key:
         """Where an application stands in the order, but for a fair one."""
-        record = app.record
-        priority = record.priority if self.account.spec.order == "priority" else 0
+        record, order = app.record, self.account.spec.order
         is_batch = record.workload_class is WorkloadClass.BATCH
-        return is_batch, -priority, record.submitted_at_s, record.application_id
+        rank, priority, since_s = 0, 0, record.submitted_at_s
+        if order == "priority":
+            priority = -record.priority
+        elif order == "classes":
+            rank, priority, since_s = record.stands.rank(record.submitted_at_s)
+        return is_batch, rank, priority, since_s, record.application_id
+
+    def violations(self) -> list[str]:
+        """For tests and simulators: who waits at another place than its queue's order gives it?"""
+        name, waiters = self.account.name, self.waiters.values()
+        found = [f"{x.app.application_id} waits in {name} as it stood" for x in waiters
+                 if x.key != self.key(x.app)]  # fmt: skip
+        if self.order != sorted(x.key for x in waiters):
+            found.append(f"{name} has lost the order of what waits in it")
+        return found
 
     def _take_out(self, key: _Key) -> None:
         del self.order[bisect.bisect_left(self.order, key)]

@@ -18,7 +18,10 @@ more; the container passes when they have ended. Where a maximum is reached only
 units, of that is returned what yields, and for a stream batch of its own queue.
 
 A stream's container that lacks nothing but its own queue's share takes the place of the newest
-batch of that queue, at one unit: streams go before batch within a queue, not across queues.
+batch of that queue, at one unit: streams go before batch within a queue, not across queues. So does
+one of the highest class, where its queue ``interrupts``, with what is of the application of a lower
+class that started last; what that loses it gets back before others (``core.master.priorities``),
+and it is interrupted twice at most.
 
 Why nothing goes back and forth: a claim leaves its queue within its guarantee, and nothing of a
 queue within its guarantee is a victim. The queue that lost has more than its guarantee of the
@@ -38,7 +41,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from hrm.core.master import gangs
-from hrm.core.master.entities import Container
+from hrm.core.master.entities import Application, Container
+from hrm.core.master.own_victims import interrupts
+from hrm.core.master.priorities import stand
 from hrm.core.master.queue_line import QueueLine, dominant_part
 from hrm.core.master.queue_usage import QueueUsage
 from hrm.core.master.reclaim_plan import Reclaim, ReclaimPlanner, Wanted
@@ -48,6 +53,7 @@ from hrm.core.scheduling.negotiator import Negotiator
 from hrm.core.tenancy.accounts import AccountTree, QueueAccount
 from hrm.core.tenancy.queue_spec import QueueName
 from hrm.core.tenancy.queue_status import WaitReason
+from hrm.core.vocabulary.history import PriorityRecord
 from hrm.core.vocabulary.model import (
     ContainerId,
     ContainerState,
@@ -63,7 +69,8 @@ _KEPT_MAX = 64
 _REASON = "its queue holds more than it is guaranteed, and another lacks some of its guarantee"
 _ELSEWHERE = "what its queue is guaranteed can be had elsewhere sooner"
 _FOR_STREAM = "a stream of its queue waits, and goes before batch"
-RECLAIM_REASONS = (_REASON, _FOR_STREAM)
+_INTERRUPTED = "one of the highest class of its queue waits, and interrupts it"
+RECLAIM_REASONS = (_REASON, _FOR_STREAM, _INTERRUPTED)
 """Why containers that run are ordered to end here; the queue that gets what they hold follows."""
 
 
@@ -79,10 +86,12 @@ class QueueReclaim:
         reserve: Callable[[Container, ResourceUnitId, float], bool],
         let_claim: Callable[[Container, float], None],
         may_start: Callable[[Container, ResourceUnitId], bool],
+        reorder: Callable[[Application], None],
     ) -> None:
         """``reserve`` gives a PENDING container the first place at a unit, if it can have it;
         ``let_claim`` hands one to its scheduler that its queue keeps; ``may_start``: is a unit one
-        where a driver may start, as to the share of drivers and what they need next to them?"""
+        where a driver may start, as to the share of drivers and what they need next to them?
+        ``reorder``: lets a queue order an application again."""
         self._master_state = master_state
         self._usage: QueueUsage = master_state.queues
         self._negotiator = negotiator
@@ -90,6 +99,7 @@ class QueueReclaim:
         self._reserve = reserve
         self._let_claim = let_claim
         self._may_start = may_start
+        self._reorder = reorder
         self._next_run_s = -math.inf
         self._going: dict[ContainerId, float] = {}
         self.preempted = 0
@@ -156,26 +166,31 @@ class QueueReclaim:
                 pending = [x for x in app.in_state(ContainerState.PENDING) if not x.withheld]
                 if pending and pending[0] is container and len(pending) >= many:
                     yield pending[:many]
-            yield from self._kept(account)
+            yield from self._kept(account, now)
 
-    def _kept(self, account: QueueAccount) -> Iterable[Sequence[Container]]:
-        """Those that their queue keeps: streams, for it holds its share, with batch; and others
-        where a queue above it holds as much as it may, with what its children have borrowed."""
+    def _kept(self, account: QueueAccount, now: float) -> Iterable[Sequence[Container]]:
+        """Those that their queue keeps: streams and those that interrupt others, for it holds its
+        share, with batch; and others where a queue above it holds as much as it may, with what its
+        children have borrowed."""
         line = self._lines.get(account.name)
         if line is None:
             return
         for key in line.order[:_KEPT_MAX]:
-            waiter = line.waiters[key[3]]
+            waiter = line.waiters[key[-1]]
             if waiter.app.application_id not in self._usage.active:
                 continue
             is_stream = waiter.app.record.workload_class is WorkloadClass.STREAM
             reason, _ = waiter.reason(waiter)
+            goes_first = is_stream or interrupts(account, waiter.app)
             if reason is not WaitReason.QUEUE_MAXIMUM and not (
-                is_stream and reason is WaitReason.QUEUE_SHARE
+                goes_first and reason is WaitReason.QUEUE_SHARE
             ):
                 continue
             many = gangs.missing(waiter.app)
             containers = [x for x in waiter.containers.values() if not x.request.yields]
+            if not is_stream and reason is WaitReason.QUEUE_SHARE:
+                wait_s = self._master_state.bounds.queue_reclaim_wait_s
+                containers = [x for x in containers if now - x.requested_at_s >= wait_s]
             if not many:
                 yield from ([x] for x in containers[:_KEPT_MAX])
             elif len(containers) >= many:  # else the rest of its gang has passed
@@ -217,10 +232,14 @@ class QueueReclaim:
             if app.is_driver and unit_id and not self._may_start(container, unit_id):
                 continue
             # Before the stream: its node would choose others that are in its way.
-            why = f"{_FOR_STREAM if claim.is_stream else _REASON}: {app.record.queue}"
+            plain = f"{_FOR_STREAM if claim.is_stream else _REASON}: {app.record.queue}"
             for victim in victims:
+                is_interrupted = claim.interrupts and self._queue_of(victim) == app.record.queue
+                why = f"{_INTERRUPTED}: {app.application_id}" if is_interrupted else plain
                 if victim.state is ContainerState.RUNNING:
                     self._preempt(victim, why, now)
+                    if is_interrupted:
+                        self._interrupt(victim, why, now)
                 elif may_return(self._master_state, victim, now, just_queued=True):
                     self._going[victim.container_id] = now
                     return_waiting(self._master_state, victim, why, now)
@@ -233,6 +252,13 @@ class QueueReclaim:
                 self._usage.promise(container, app, until_s)
         if is_reserved:
             gangs.granted(self._master_state, app)
+
+    def _interrupt(self, victim: Container, why: str, now: float) -> None:
+        """Its application stands among those that were interrupted from now on."""
+        other = self._master_state.applications[victim.application_id]
+        standing = other.record.stands.after_interruption(now)
+        stand(self._master_state, other, standing, PriorityRecord.INTERRUPTED, why, now)
+        self._reorder(other)
 
     def _preempt(self, victim: Container, reason: str, now: float) -> None:
         master_state = self._master_state

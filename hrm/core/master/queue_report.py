@@ -8,15 +8,17 @@ from collections.abc import Iterator, Sequence
 
 from hrm.core.master import gangs
 from hrm.core.master.entities import Application, Container
+from hrm.core.master.priorities import has_classes
 from hrm.core.master.queue_gate import QueueGate
 from hrm.core.master.queue_usage import QueueUsage, amount_of
 from hrm.core.master.state import MasterState
 from hrm.core.tenancy.accounts import NOTHING, AccountTree, QueueAccount, less, more
 from hrm.core.tenancy.observed_fairness import FairnessSummary
 from hrm.core.tenancy.queue_spec import QueueName
-from hrm.core.tenancy.queue_status import QueueStatus, QueueWait, WaitReason
+from hrm.core.tenancy.queue_status import ClassCount, QueueStatus, QueueWait, WaitReason
 from hrm.core.tenancy.queue_tree import Governed
 from hrm.core.vocabulary.model import ContainerState
+from hrm.core.vocabulary.priority_class import PriorityClass
 
 __all__ = ["WAITS_MAX", "QueueReport", "prospect", "queue_statuses", "wait_of"]
 
@@ -78,6 +80,9 @@ class QueueReport:
             observed=self._fairness.of(name) if account.is_leaf else None,
             longest_wait_s=self._longest_wait_s(waiting),
             platforms=tuple(self._gate.platforms.parts(name)) if account.is_leaf else (),
+            classes=tuple(_classes(self._of_leaf.get(name, ())))
+            if account.spec.has_classes
+            else (),
         )
 
     def fairness(self) -> FairnessSummary:
@@ -126,6 +131,16 @@ def _waits_at_all(app: Application) -> bool:
     return any(map(_waits_for_place, app.containers.values()))
 
 
+def _classes(apps: Sequence[Application]) -> Iterator[ClassCount]:
+    """How many are of which class, those that go first before others."""
+    many, waiting = Counter[PriorityClass](), Counter[PriorityClass]()
+    for app in apps:
+        of = app.record.stands.priority_class
+        many[of] += 1
+        waiting[of] += _waits_at_all(app)
+    return (ClassCount(x, many[x], waiting[x]) for x in PriorityClass if many[x])
+
+
 def _waits(
     master_state: MasterState, gate: QueueGate, waiting: list[Application], most: int
 ) -> Iterator[QueueWait]:
@@ -148,6 +163,7 @@ def _waits(
             containers=sum(map(_waits_for_place, app.containers.values())),
             reason=reason,
             why=why,
+            tenths=app.record.stands.tenths if has_classes(master_state, app) else None,
         )
 
 

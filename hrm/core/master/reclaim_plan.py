@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, TypeAlias
 
 from hrm.core.master import gangs
 from hrm.core.master.entities import Application, Container
+from hrm.core.master.own_victims import IsVictim, OwnVictims, interrupts
 from hrm.core.master.queue_usage import Level, QueueUsage, amount_of
 from hrm.core.master.state import MasterState
 from hrm.core.queue.resource_unit import UnitQueue
@@ -46,7 +47,8 @@ __all__ = ["Reclaim", "ReclaimPlanner", "Wanted"]
 class Wanted(NamedTuple):
     """That a container of this size has a place, on nodes that are not ``avoided`` and meet
     ``requires``, and rather on ``platform``. ``container``: None where it is only supposed;
-    ``is_promised``: others have been preempted or returned for it (``QueueUsage.promised``)."""
+    ``is_promised``: others have been preempted or returned for it (``QueueUsage.promised``);
+    ``interrupts``: it is of the highest class, and may take what others of its queue hold."""
 
     account: QueueAccount
     resources: Resources
@@ -56,6 +58,7 @@ class Wanted(NamedTuple):
     container: Container | None = None
     platform: str = ""
     is_promised: bool = False
+    interrupts: bool = False
 
     @property
     def is_kept(self) -> bool:
@@ -71,7 +74,7 @@ def _kind(claim: Wanted) -> _Kind:
     """Claims of one kind find the same victims."""
     return (
         claim.account.name, claim.resources, claim.is_stream, claim.is_kept, claim.is_promised,
-        frozenset(claim.avoided), claim.requires, claim.platform,
+        frozenset(claim.avoided), claim.requires, claim.platform, claim.interrupts,
     )  # fmt: skip
 
 
@@ -200,6 +203,7 @@ class ReclaimPlanner:
         self._going = going
         self._everything = False
         self._returnable: list[tuple[Container, QueueAccount]] | None = None
+        self._own = OwnVictims(master_state, usage)
 
     def claim(self, container: Container, now: float) -> Wanted:
         """What a container that waits claims."""
@@ -214,6 +218,7 @@ class ReclaimPlanner:
             container,
             container.request.platform,
             container.container_id in self.usage.promised,
+            interrupts(self._accounts.of[QueueName(app.record.queue)], app),
         )
 
     def is_within(self, claim: Wanted) -> bool:
@@ -344,12 +349,30 @@ class ReclaimPlanner:
         self, claim: Wanted, running: Sequence[tuple[Container, QueueAccount]], so_far: _Round
     ) -> Reclaim | None:
         """Enough of one unit's for one container: of its platform, if there is as much."""
-        if claim.platform:
-            rows = self._master_state.state.rows_at(claim.platform)
-            found = self._for_one_at(rows, claim, running, so_far)
+        for is_own in self._own_victims(claim, running, so_far):
+            if claim.platform:
+                rows = self._master_state.state.rows_at(claim.platform)
+                found = self._for_one_at(rows, claim, running, so_far, is_own)
+                if found is not None:
+                    return found
+            found = self._for_one_at(None, claim, running, so_far, is_own)
             if found is not None:
                 return found
-        return self._for_one_at(None, claim, running, so_far)
+        return None
+
+    def _own_victims(
+        self, claim: Wanted, running: Sequence[tuple[Container, QueueAccount]], so_far: _Round
+    ) -> Iterator[IsVictim | None]:
+        """What of its own queue may end for it, one possibility after the other; None: nothing.
+        What others have borrowed comes before what is interrupted."""
+        own, amount = self._own, amount_of(claim.resources)
+        if claim.is_stream:
+            yield own.for_stream(claim.account, amount)
+            return
+        if not claim.interrupts or not claim.is_kept or so_far.keeps(claim) is not None:
+            yield None
+        if claim.interrupts:
+            yield from own.interruptible(claim.account, amount, running, so_far.taken)
 
     def _for_one_at(
         self,
@@ -357,20 +380,21 @@ class ReclaimPlanner:
         claim: Wanted,
         running: Sequence[tuple[Container, QueueAccount]],
         so_far: _Round,
+        is_own: IsVictim | None,
     ) -> Reclaim | None:
         """The same at these rows, shape (rows,), or anywhere."""
-        master_state, state = self._master_state, self._master_state.state
+        state = self._master_state.state
         account, avoided = claim.account, claim.avoided
         amount, demand = amount_of(claim.resources), demand_vector(claim.resources)
         full = so_far.full(account, amount)
         if full is not None:
-            return self._below(full, claim, running, so_far)
-        is_kept = claim.is_kept and (not claim.is_stream or so_far.keeps(claim) is not None)
+            return self._below(full, claim, running, so_far, is_own)
+        goes_first = claim.is_stream or claim.interrupts
+        is_kept = claim.is_kept and (not goes_first or so_far.keeps(claim) is not None)
         if is_kept and not self._everything:
-            return self._returned(claim, so_far)
+            return self._returned(claim, so_far, is_own)
         top = so_far.top(account, amount)
-        own_batch = claim.is_stream and self._may_push_aside(account, amount)
-        if top is None and not own_batch:
+        if top is None and is_own is None:
             return None
         suited = None if claim.requires is None else state.suited(claim.requires)
         tries: dict[ResourceUnitId, _Try] = {}
@@ -400,8 +424,7 @@ class ReclaimPlanner:
             top = found.so_far.top(account, amount)
             is_claimed = top is not None and top in of.path and of is not account
             is_claimed = is_claimed and found.so_far.may_lose(of, account, lost, lacks)
-            is_own = own_batch and of is account and not _is_stream(master_state, container)
-            if not is_claimed and not is_own:
+            if not is_claimed and (is_own is None or not is_own(container, of)):
                 continue
             found.victims.append(container)
             found.so_far.taken.add(container.container_id)
@@ -417,6 +440,7 @@ class ReclaimPlanner:
         claim: Wanted,
         running: Sequence[tuple[Container, QueueAccount]],
         so_far: _Round,
+        is_own: IsVictim | None,
     ) -> Reclaim | None:
         """Victims with which a queue above stays within its maximum, wherever they are: what they
         leave is not taken at their units, and nothing is reserved there."""
@@ -425,7 +449,6 @@ class ReclaimPlanner:
         if not self._master_state.state.has_capacity_outside(_NOWHERE, demand, claim.requires):
             return None  # as while all nodes are closed
         tried, victims = so_far.copy(), list[Container]()
-        own_batch = claim.is_stream and self._may_push_aside(account, amount)
         for container, of in running:
             held, most = tried.of(full), full.limits.maximum
             lacks = [x for x in range(3) if amount[x] and held[x] + amount[x] > most[x]]
@@ -435,9 +458,8 @@ class ReclaimPlanner:
             if container.container_id in tried.taken or full not in of.path:
                 continue
             top = tried.top(account, amount)
-            is_own = of is account
-            if is_own:
-                may_end = own_batch and not _is_stream(self._master_state, container)
+            if of is account:
+                may_end = is_own is not None and is_own(container, of)
             else:
                 may_end = top is not None and top in full.path
                 may_end = may_end and tried.may_lose(of, account, lost, lacks)
@@ -452,12 +474,11 @@ class ReclaimPlanner:
         so_far.left -= len(victims)
         return Reclaim(claim, NO_UNIT, tuple(victims))
 
-    def _returned(self, claim: Wanted, so_far: _Round) -> Reclaim | None:
+    def _returned(self, claim: Wanted, so_far: _Round, is_own: IsVictim | None) -> Reclaim | None:
         """What waits at units and fills a queue up to its maximum, so that this is kept: batch of
         its own queue for a stream, and what yields of others for what it is guaranteed. Nothing
         where what ends already lets it pass."""
         account, amount = claim.account, amount_of(claim.resources)
-        own_batch = claim.is_stream and self._may_push_aside(account, amount)
         top = so_far.top(account, amount)
         if not account.fits_share(amount, self._accounts.share(account)):
             top = None  # its queue would keep it all the same
@@ -471,7 +492,7 @@ class ReclaimPlanner:
             if container.container_id in tried.taken or full not in of.path:
                 continue
             if of is account:
-                may_return = own_batch and not _is_stream(self._master_state, container)
+                may_return = is_own is not None and is_own(container, of)
             else:
                 may_return = container.request.yields and top is not None and top in full.path
             if may_return and any(lost[x] for x in lacks):
@@ -498,19 +519,6 @@ class ReclaimPlanner:
         found.sort(key=lambda x: (not x[0].request.yields, -x[0].assigned_at_s, x[0].container_id))
         self._returnable = found
         return found
-
-    def _may_push_aside(self, account: QueueAccount, amount: Governed) -> bool:
-        """May a stream take the place of batch of its own queue? Within the share it may."""
-        streams = NOTHING
-        for application_id, of in self.usage.active.items():
-            other = self._master_state.applications.get(application_id)
-            if of.name != account.name or other is None:
-                continue
-            if other.is_driver or other.record.workload_class is WorkloadClass.STREAM:
-                streams = more(streams, self.usage.of_application[application_id])
-        share = self._accounts.share(account)
-        limit = [max(x, y) for x, y in zip(share, account.limits.guaranteed, strict=True)]
-        return fits_into(amount, streams, (limit[0], limit[1], limit[2]))
 
 
 def _take(so_far: _Round, found: _Try, claim: Wanted, unit_id: ResourceUnitId) -> Reclaim:
@@ -540,11 +548,6 @@ def _unclaimed(queue: UnitQueue) -> Vector:
         if entry.place:
             free = minus(free, entry.demand)
     return free
-
-
-def _is_stream(master_state: MasterState, container: Container) -> bool:
-    app = master_state.applications[container.application_id]
-    return app.record.workload_class is WorkloadClass.STREAM
 
 
 def _needed(app: Application) -> set[ContainerId]:

@@ -17,6 +17,7 @@ from hrm.core.master import gangs
 from hrm.core.master.drains import Drains
 from hrm.core.master.entities import Application, Container, Node
 from hrm.core.master.placement import PlacementCoordinator
+from hrm.core.master.priorities import give_back
 from hrm.core.master.state import MasterState
 from hrm.core.messages import commands as c
 from hrm.core.messages.claims import Entry
@@ -285,6 +286,8 @@ class NodeReconciler:
             app.waits += 1
             app.waited_s += max(0.0, container.started_at_s - container.requested_at_s)
             self.master_state.queue_fairness.started(app, container, now)
+            if app.record.standing is not None:
+                give_back(self.master_state, app, self.placement.queues.reordered)
         # As many must have started, at least: a large gang is not counted at each one's start.
         if app.application_id in self.master_state.starting and app.waits >= app.gang_min:
             gangs.settle(self.master_state, app)

@@ -128,7 +128,9 @@ class WriteGate:
         Raises:
             Unavailable: ``HELD_MAX`` batches wait already: the disk accepts no writes any more.
         """
-        intent = tuple(write for write in writes if self._is_intent(write))
+        # Of a request for another priority the whole effect is a record that is there already.
+        is_intent = isinstance(event, e.PriorityRequested)
+        intent = tuple(write for write in writes if self._is_intent(write) or is_intent)
         if not intent and not self.held:
             return leaving, None
         about = _about(event)
@@ -189,7 +191,7 @@ class WriteGate:
                 return submitted_as(event.owner, event.submission_key) is None
             case e.NodeRegistered():
                 return self._core.nodes.needs_writing(event.node, event.owner)
-            case e.KillRequested() | e.DrainRequested():
+            case e.KillRequested() | e.DrainRequested() | e.PriorityRequested():
                 return True
             case e.QueuesChanged():
                 return not event.dry_run
@@ -201,7 +203,12 @@ def _about(event: e.MasterEvent) -> tuple[str, ...]:
     match event:
         case e.NodeRegistered() | e.RebindRequested() | e.RebindReplied():
             return (event.node,)
-        case e.ApplicationRegistered() | e.ApplicationAttached() | e.KillRequested():
+        case (
+            e.ApplicationRegistered()
+            | e.ApplicationAttached()
+            | e.KillRequested()
+            | e.PriorityRequested()
+        ):
             return (event.application_id,) if event.application_id else ()
         case e.DrainRequested():
             return event.nodes

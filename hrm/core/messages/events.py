@@ -68,6 +68,7 @@ __all__ = [
     "NodeOpened",
     "NodeRegistered",
     "NodeReported",
+    "PriorityRequested",
     "ProcessEnded",
     "ProgressReported",
     "QueuesChanged",
@@ -275,6 +276,16 @@ class KillRequested(Event):
     application_id: ApplicationId
     reason: str = ""
     by: str = ""
+
+
+@record
+class PriorityRequested(Event):
+    """``steps``: up, or down if negative; never 0. ``by``: who asks."""
+
+    call_id: int
+    application_id: ApplicationId
+    steps: int
+    by: str
 
 
 @record
@@ -528,6 +539,7 @@ MasterEvent: TypeAlias = (
     | ApplicationFinished
     | DriverFailed
     | KillRequested
+    | PriorityRequested
     | DrainRequested
     | QueuesChanged
     | RebindRequested

@@ -53,7 +53,7 @@ GOVERNED = ("cores", "memory", "gpu_memory")
 """What quotas are of: cores, MiB of memory, MiB of GPUs' memory; amounts in code are triples of
 these, in this order."""
 
-Order: TypeAlias = Literal["fifo", "fair", "priority"]
+Order: TypeAlias = Literal["fifo", "fair", "priority", "classes"]
 _ORDERS = get_args(Order)
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
@@ -90,10 +90,12 @@ class QueueSpec:
     ``guaranteed``: where it is not stated, a part by ``weight`` of what the stated guarantees of
     its siblings leave of the parent's. ``maximum``: where it is not stated, the parent's.
     ``max_running``: applications that may hold containers at once, in the whole subtree; None: any
-    number. ``order``: of the applications of a leaf; streams go first in each. ``preemptible``: may
-    what it has borrowed be preempted for the guarantees of others? ``driver_share``: what its
-    drivers on nodes may hold of its share, in the whole subtree; None: in a leaf, while other
-    queues want more, the master's ``driver_share``. The first driver always may.
+    number. ``order``: of the applications of a leaf; streams go first in each. ``interrupts``: in
+    an order of ``classes``, may one of the highest class that waits have containers of lower ones
+    preempted (``core.master.own_victims``)? ``preemptible``: may what it has borrowed be preempted
+    for the guarantees of others? ``driver_share``: what its drivers on nodes may hold of its share,
+    in the whole subtree; None: in a leaf, while other queues want more, the master's
+    ``driver_share``. The first driver always may.
 
     In a leaf, ``minimum_user_limit`` is the part of the queue's share that one user may always
     have: with 0.25, a fifth user waits until one of four has less to do; with 1, users have no
@@ -110,12 +112,18 @@ class QueueSpec:
     weight: float = 1.0
     max_running: int | None = None
     order: Order = "fifo"
+    interrupts: bool = False
     preemptible: bool = True
     driver_share: float | None = None
     minimum_user_limit: float = 1.0
     user_limit_factor: float | None = None
     submitters: tuple[str, ...] = ("*",)
     administrators: tuple[str, ...] = ()
+
+    @property
+    def has_classes(self) -> bool:
+        """Are its applications in order of their classes?"""
+        return self.order == "classes"
 
     @property
     def parent(self) -> QueueName | None:
@@ -312,6 +320,7 @@ _READERS: dict[str, Callable[[object], object]] = {
     "weight": _number(1 / _WEIGHT_MAX, _WEIGHT_MAX, f"above 0, up to {_WEIGHT_MAX:.0f}"),
     "max_running": _count,
     "order": _order,
+    "interrupts": _flag,
     "preemptible": _flag,
     "driver_share": _number(0.0, 1.0, "from 0 to 1"),
     "minimum_user_limit": _number(0.001, 1.0, "from 0.001 to 1"),
@@ -327,6 +336,12 @@ def _contradiction(spec: QueueSpec) -> str:
         return "root is guaranteed the whole cluster; state guarantees of the queues below it"
     if spec.name == ROOT and spec.maximum != _NOT_STATED:
         return "root may have the whole cluster; state maxima of the queues below it"
+    if spec.interrupts and spec.order != "classes":
+        return (
+            'interrupts: only an order of classes has a highest one; state order = "classes", too'
+        )
+    if spec.interrupts and not spec.preemptible:
+        return "interrupts: what is not preemptible is not interrupted; state one of them"
     for which, (least, most) in enumerate(zip(spec.guaranteed, spec.maximum, strict=True)):
         if least is None or most is None or least.is_part != most.is_part:
             continue

@@ -9,8 +9,9 @@ from hrm.core.tenancy.observed_fairness import LeafObservation
 from hrm.core.tenancy.queue_spec import QueueSpec
 from hrm.core.tenancy.queue_tree import Governed
 from hrm.core.vocabulary.model import ApplicationId, ContainerId, Resources
+from hrm.core.vocabulary.priority_class import PriorityClass
 
-__all__ = ["QueueStatus", "QueueWait", "Supposed", "Supposition", "WaitReason"]
+__all__ = ["ClassCount", "QueueStatus", "QueueWait", "Supposed", "Supposition", "WaitReason"]
 
 
 class WaitReason(enum.Enum):
@@ -32,7 +33,8 @@ class WaitReason(enum.Enum):
 @dataclass(frozen=True, slots=True)
 class QueueWait:
     """An application that waits: from which ``position`` of its queue, the first is 1; with how
-    many containers; why, as a reason of the set and as a sentence."""
+    many containers; why, as a reason of the set and as a sentence. ``tenths``: its priority in an
+    order of classes, None in another."""
 
     application_id: ApplicationId
     user: str
@@ -40,6 +42,7 @@ class QueueWait:
     containers: int
     reason: WaitReason
     why: str
+    tenths: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,16 @@ class PlatformPart:
     affinity: float
 
 
+@dataclass(frozen=True, slots=True)
+class ClassCount:
+    """Of a leaf in an order of classes: how many live applications are of one, and of them how many
+    wait for something."""
+
+    priority_class: PriorityClass
+    applications: int
+    waiting: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueStatus:
     """A queue at one moment, with all below it.
@@ -64,7 +77,7 @@ class QueueStatus:
     ``past_use``: what it has held beyond its guarantee, as a part of the cluster; the past fades.
     ``observed``: of a leaf, how it has been served lately. ``longest_wait_s``: of a leaf, of what
     has not started yet. ``platforms``: of a leaf that holds or wants something, where shares are
-    divided over several.
+    divided over several. ``classes``: of a leaf in an order of classes.
     """
 
     spec: QueueSpec
@@ -83,6 +96,7 @@ class QueueStatus:
     observed: LeafObservation | None = None
     longest_wait_s: float = 0.0
     platforms: tuple[PlatformPart, ...] = ()
+    classes: tuple[ClassCount, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

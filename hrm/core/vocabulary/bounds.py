@@ -75,6 +75,10 @@ class Bounds:
     queue_preemption_part: float = 0.1
     queue_reclaim_wait_s: float = 5.0
     queue_use_half_life_s: float = 3_600.0
+    priority_period_s: float = 60.0
+    priority_steps: int = 5
+    priority_steps_per_user: int = 20
+    priority_ageing_s: float = 1_800.0
     platform_wait_s: float = 3.0
     platform_moves: bool = True
     platform_move_after_s: float = 60.0

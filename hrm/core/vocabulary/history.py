@@ -12,7 +12,15 @@ from hrm.core.vocabulary.ends import ends_badly, is_failure
 from hrm.core.vocabulary.model import ApplicationState
 from hrm.core.vocabulary.quick import record
 
-__all__ = ["EVENT_KINDS", "ExclusionState", "Reign", "RequestRecord", "Service", "StateEvent"]
+__all__ = [
+    "EVENT_KINDS",
+    "ExclusionState",
+    "PriorityRecord",
+    "Reign",
+    "RequestRecord",
+    "Service",
+    "StateEvent",
+]
 
 
 EVENT_KINDS = ("application", "container", "node", "master", "journal")
@@ -25,6 +33,13 @@ class RequestRecord(enum.Enum):
 
     REFUSED = "refused"
     UNPACKED = "may not fit"
+
+
+class PriorityRecord(enum.Enum):
+    """In place of a state: an application stands at another place in its queue."""
+
+    CHANGED = "priority changed"
+    INTERRUPTED = "interrupted"
 
 
 class ExclusionState(enum.Enum):

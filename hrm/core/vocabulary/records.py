@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hrm.core.vocabulary.model import ApplicationId, ApplicationState, WorkloadClass
+from hrm.core.vocabulary.priority_class import Standing
 
 __all__ = ["ApplicationRecord", "number_at", "reserved_number"]
 
@@ -26,7 +27,8 @@ class ApplicationRecord:
     ``class_guessed``: it counts as a stream because its last run was one, and nothing has confirmed
     that yet.
     ``queue``: the leaf of the tree of queues that it is in; empty: registered by an older HRM.
-    ``priority``: where that orders by priority, the highest first.
+    ``priority``: where that orders by priority, the highest first. ``standing``: where it stands in
+    a queue whose order is ``classes``; None: as ``priority`` declares.
     ``submission_id`` and ``submission_attempt`` name the driver that made it, in cluster mode.
     ``tasks_…`` are what its driver had counted when it ended. ``owner``: the digest of its
     ownership key; empty: registered by an older HRM.
@@ -60,6 +62,12 @@ class ApplicationRecord:
     tasks_completed: int = 0
     tasks_failed: int = 0
     owner: str = ""
+    standing: Standing | None = None
+
+    @property
+    def stands(self) -> Standing:
+        """Where it stands in a queue whose order is ``classes``."""
+        return self.standing or Standing.as_declared(self.priority)
 
 
 def reserved_number(last: int) -> int:
