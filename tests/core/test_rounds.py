@@ -119,6 +119,21 @@ def test_a_request_of_a_stream_makes_a_round_that_is_due_for_batch_hurry() -> No
     assert [words(rounds.step(NOW)) for _ in range(2)] == ["b looks", ""]
 
 
+def test_one_that_is_due_for_batch_and_woken_for_a_stream_looks_at_once() -> None:
+    core = Core()
+    rounds = sequencer(core)
+    for name in "ba":
+        rounds.wake(name, NOW)
+    rounds.taken(NOTHING, NOW)
+    core.streams.add("a")
+
+    rounds.wake("a", NOW)
+    rounds.wake("a", NOW)
+
+    assert words(rounds.at_once(NOW)) == "a looks"
+    assert [words(rounds.step(NOW)) for _ in range(2)] == ["b looks", ""]
+
+
 def test_a_stream_whose_time_has_come_is_the_next_step() -> None:
     core = Core()
     rounds = sequencer(core)

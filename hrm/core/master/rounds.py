@@ -54,10 +54,15 @@ class RoundSequencer:
 
     def wake(self, scheduler: str, now: float) -> None:
         """A round of ``scheduler`` is due: at once if a stream waits for it, else after those that
-        are due already."""
-        if scheduler in self._due or scheduler in self._streams:
+        are due already. One that was due for batch may have a stream since: its queue has let that
+        pass, or the time is over that it left to others."""
+        if scheduler in self._streams:
             return
         streams_wait = self._core.placement.has_stream(scheduler, now)
+        if scheduler in self._due:
+            if not streams_wait:
+                return
+            self._due.remove(scheduler)
         (self._streams if streams_wait else self._due).append(scheduler)
 
     def propose(self, proposal: Proposal) -> None:
