@@ -35,7 +35,8 @@ Most of the differences have one of these reasons:
   guarantee. What is too large to end is never ended in part.
 - Victims are the newest of all that is borrowed, batch before streams. The others choose by how far
   a queue is over its guarantee, or by priority; what is lost is more work.
-- Within a queue, nothing is preempted for a priority or a user. No driver is ever preempted.
+- Within a queue, nothing is preempted for a priority or a user, unless the queue `interrupts`.
+  No driver is ever preempted.
 - A guarantee holds to the last container: there is no dead zone, and nothing is rounded.
 """
 

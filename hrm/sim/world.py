@@ -144,7 +144,9 @@ class World:
     def clock_of(self, process: str) -> ProcessClock:
         return ProcessClock(self.clock, self.sleepers, process)
 
-    def ask_master(self, event: e.DrainRequested | e.RebindRequested | e.KillRequested) -> None:
+    def ask_master(
+        self, event: e.DrainRequested | e.RebindRequested | e.KillRequested | e.PriorityRequested
+    ) -> None:
         """An operator's call; it gets its time and number when the master takes it in."""
         self.master.call(
             lambda call_id: replace(event, now=self.clock.now, call_id=call_id),

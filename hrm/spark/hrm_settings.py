@@ -117,7 +117,8 @@ SPARK_SETTINGS: dict[str, tuple[str, str]] = {
     "spark.hrm.priority": (
         "`0`",
         "of the applications of a queue whose order is `priority`, those with the highest number "
-        "go first. Where it is not set, `spark.yarn.priority` counts",
+        "go first; where it is `classes`, 1 to 3 declare a normal one, 4 an urgent one and 5 one "
+        "of the highest class. Where it is not set, `spark.yarn.priority` counts",
     ),
     "spark.hrm.token.file": (
         "`$HRM_TOKEN_FILE`, else `$HRM_HOME/token`",

@@ -61,7 +61,7 @@ async def test_owners_and_administrators_of_a_queue_change_priorities(people: Pe
     await operator.queues.ChangeQueues(ask, timeout=TIMEOUT_S)
     app = await registered(ada, submission_key="in", queue="root.team", priority=3)
 
-    async def change(who: Running, steps: int) -> admin_pb2.Application:
+    async def change(who: Running, steps: int) -> Any:
         request = admin_pb2.ChangePriorityRequest(application_id=app, steps=steps)
         return await who.admin.ChangePriority(request, timeout=TIMEOUT_S)
 

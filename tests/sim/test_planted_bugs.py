@@ -22,6 +22,7 @@ from tests.sim.planted import (
     nodes,
     pipelines,
     platforms,
+    priorities,
     queue_plans,
     queues,
     scheduling,
@@ -56,15 +57,16 @@ from tests.sim.planted.plans import (
 
 SEEDS = range(150)
 LIMITS = (
-    Limits(without=frozenset({"yielding", "pipelines"})),
-    Limits(without=frozenset({"submissions", "yielding", "pipelines"})),
+    Limits(without=frozenset({"yielding", "pipelines", "priorities"})),
+    Limits(without=frozenset({"submissions", "yielding", "pipelines", "priorities"})),
 )
-"""One of the bugs is rare if the nodes are full of drivers; those of what yields have plans."""
+"""One of the bugs is rare if the nodes are full of drivers; those of what yields and of classes
+have plans."""
 PLAIN = Limits(without=frozenset({"queues", "yielding", "pipelines"}))
 """What the seeds below meant when they found something."""
 MODULES = (
     *(scheduling, gangs, nodes, masters, turns, gpus, drivers, queues, platforms, yielding),
-    pipelines,
+    *(pipelines, priorities),
 )
 BUGS = [bug for module in MODULES for bug in module.BUGS]
 
@@ -184,6 +186,13 @@ CAUGHT_UNDER: dict[Callable[[pytest.MonkeyPatch], None], Plan] = {
     yielding.batch_before_what_yields: yielding.beside_what_yields(0),
     yielding.forgotten_by_the_agent: yielding.beside_what_yields(0, crashes=True),
     yielding.nothing_yields_at_the_master: yielding.beside_what_yields(0),
+    priorities.order_as_submitted: queue_plans.raised_and_lowered(),
+    priorities.each_request_by_itself: queue_plans.raised_and_lowered(),
+    priorities.raised_and_forgotten: queue_plans.raised_and_lowered(),
+    priorities.patience_makes_urgent: queue_plans.raised_and_lowered(),
+    priorities.interrupted_without_end: queue_plans.interrupted(),
+    priorities.the_highest_interrupt_each_other: queue_plans.interrupted(),
+    priorities.interrupted_and_last: queue_plans.interrupted(),
     pipelines.end_of_an_old_attempt: pipelines.cut_workers(0),
     pipelines.tasks_of_a_lost_worker: pipelines.busy_workers(0),
     pipelines.placed_though_it_came_back: pipelines.busy_workers(0),

@@ -91,8 +91,20 @@ class Driver:
             clock.at(max(begin_s, clock.now + at_s), self._want, _OTHER, count)
         for at_s, name in plan.classes:
             clock.at(begin_s + at_s, self._observe, name)
+        for at_s, steps in plan.priority_requests:
+            clock.at(max(begin_s, clock.now + at_s), self._ask_priority, steps)
         for at_s, hosts in plan.exclusions:
             clock.at(max(begin_s, clock.now + at_s), self._exclude, hosts)
+
+    def _ask_priority(self, steps: int) -> None:
+        """Its user requests another priority, whatever has become of it."""
+        if self.application_id:
+            self.world.ask_master(
+                e.PriorityRequested(
+                    now=0.0, call_id=0, application_id=self.application_id, steps=steps,
+                    by=self.plan.user,
+                )
+            )  # fmt: skip
 
     def targets(self) -> tuple[am.ProfileTarget, ...]:
         target = self._profile_target(0, self.plan.resources)

@@ -117,6 +117,7 @@ TRAITS = {
     "yielding": 0.35,
     "pipelines": 0.35,
     "packing": 0.3,
+    "priorities": 0.5,
 }
 """What a run may have in addition to the plain cluster, with its probability."""
 
@@ -207,7 +208,7 @@ class ApplicationPlan:
     ``title``: the name that it registers under, as others may; empty: its own. ``labels`` and
     ``spark``: what a node must have. ``exclusions``: from when on its driver excludes which hosts.
     ``queue``, ``user``, ``priority``: as it registers; ``queue`` may be empty. ``yields``: its
-    executors do.
+    executors do. ``priority_requests``: when so many steps up or down are requested for it.
     """
 
     name: str
@@ -233,6 +234,7 @@ class ApplicationPlan:
     user: str = "somebody"
     priority: int = 0
     yields: bool = False
+    priority_requests: tuple[tuple[float, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,6 +43,7 @@ from hrm.sim.faults.plan import (
     source,
 )
 from hrm.sim.faults.platforms import with_platforms
+from hrm.sim.faults.priorities import with_priorities
 from hrm.sim.faults.queues import with_queues
 from hrm.sim.faults.rivals import rival_applications, with_rival_gpus
 from hrm.sim.faults.sizes import fits_whole, with_other_size, with_several_gpus
@@ -114,6 +115,8 @@ def draw(seed: int, limits: Limits | None = None) -> Plan:
     if "queues" not in traits:
         return plan
     plan = with_queues(plan)
+    if "priorities" in traits:
+        plan = with_priorities(plan)
     return with_platforms(plan) if "platforms" in traits else plan
 
 

@@ -73,6 +73,8 @@ def with_queues(plan: Plan) -> Plan:
         _in_queue(plan.seed, _that_borrows(plan.seed, app) if is_free else app, leaves)
         for app in plan.applications
     )
+    if "priorities" in plan.traits:
+        apps = _in_one_leaf(plan.seed, apps)
     rules = tuple(
         QueueRule("name", f"{each.name} (driver)", chance.choice(leaves))
         for each in plan.submissions
@@ -210,6 +212,14 @@ def _in_queue(seed: int, app: ApplicationPlan, leaves: Sequence[str]) -> Applica
     chance = source(seed, f"queue-of-{app.name}")
     queue = chance.choice(leaves) if chance.random() < 0.9 else ""
     return replace(app, queue=queue, user=chance.choice(_USERS), priority=chance.randint(0, 3))
+
+
+def _in_one_leaf(seed: int, apps: tuple[ApplicationPlan, ...]) -> tuple[ApplicationPlan, ...]:
+    """In most runs all are in one queue, so that they wait for each other."""
+    leaf = next((x.queue for x in apps if x.queue), "")
+    if not leaf or source(seed, "one-leaf").random() < 0.3:
+        return apps
+    return tuple(replace(app, queue=leaf) for app in apps)
 
 
 def _of_client(seed: int, client: PipelineClientPlan, leaves: Sequence[str]) -> PipelineClientPlan:

@@ -45,6 +45,7 @@ from hrm.sim.oracle.pipelines import PipelineChecks
 from hrm.sim.oracle.place_keeping import PlaceKeeping, out_of_place
 from hrm.sim.oracle.platforms import PlatformChecks
 from hrm.sim.oracle.preemptions import needless_preemptions
+from hrm.sim.oracle.priorities import PriorityChecks
 from hrm.sim.oracle.queues import QueueChecks
 from hrm.sim.oracle.replies import CallReplies
 from hrm.sim.oracle.requirements import Requirements
@@ -104,6 +105,7 @@ class Oracle:
         self.waiting_streams = WaitingStreams(self.violated, every_policy=every_policy)
         self.strict_order = StrictOrder(self.violated)
         self.queues = QueueChecks(self.violated, every_policy=every_policy)
+        self.priorities = PriorityChecks(self.violated)
         self.platforms = PlatformChecks(self.violated)
         self.bindings = Bindings(self.violated)
         self.estimates = EstimateChecks(self.violated)
@@ -132,6 +134,7 @@ class Oracle:
         self.classes.master_began(core)
         self.drivers.master_began()
         self.queues.master_began()
+        self.priorities.master_began()
         self.platforms.master_began()
         self.stop_causes.master_began()
         for application_id in self.admitted:  # whatever was reported to an AppMaster survives
@@ -172,6 +175,7 @@ class Oracle:
         self.waiting_streams.after(core, event, commands, self.quiet_since_s)
         self.strict_order.after(core, event, self.quiet_since_s)
         self.queues.after(core, event, commands, self.quiet_since_s)
+        self.priorities.after(core, event, commands)
         self.platforms.after(core, event, commands, self.quiet_since_s)
         self.views.after(core, commands, event.now)
         if isinstance(event, e.NodeRegistered):
@@ -201,6 +205,7 @@ class Oracle:
     def left_master(self, command: c.MasterCommand, durable: dict[ApplicationId, object]) -> None:
         """No application is reported that a crash could lose; each command leaves in turn."""
         self.departures.left(command)
+        self.priorities.left(command, durable)
         match command:
             case c.Reply(result=c.ApplicationAdmitted(application_id=application_id)):
                 if application_id not in durable:

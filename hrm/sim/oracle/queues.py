@@ -167,7 +167,7 @@ class QueueChecks:
         quiet_since_s: float,
     ) -> None:
         victims, placed = list[Container](), list[Container]()
-        for_batch = list[Container]()
+        for_batch, interrupted = list[Container](), set[ContainerId]()
         before = set(self._ordered)
         for command in commands:
             match command:
@@ -176,9 +176,10 @@ class QueueChecks:
                     is_new = stop.container_id not in before
                     if container and is_new and stop.reason.startswith(RECLAIM_REASONS):
                         victims.append(container)
-                        for_batch += (
-                            [container] if stop.reason.startswith(RECLAIM_REASONS[0]) else []
-                        )
+                        if stop.reason.startswith(RECLAIM_REASONS[0]):
+                            for_batch.append(container)
+                        elif stop.reason.startswith(RECLAIM_REASONS[2]):
+                            interrupted.add(stop.container_id)
                     self._ordered.add(stop.container_id)
                 case c.SendToNode(message=c.AssignContainer(spec=spec)):
                     container = usage.find(spec.container_id)
@@ -196,7 +197,7 @@ class QueueChecks:
             if victim.unit_id not in units and not usage.is_some_maximum_reached():
                 self._violated(f"{victim.container_id} is preempted, and nothing waits for that")
         for victim in victims:
-            why = self._why_not(usage, victim)
+            why = self._why_not(usage, victim, victim.container_id in interrupted)
             if why:
                 self._violated(f"{victim.container_id} is preempted for a queue, and {why}")
             if event.now >= quiet_since_s:
@@ -204,8 +205,9 @@ class QueueChecks:
                 if self._times[victim.application_id] == _AGAIN_MAX:
                     self._violated(f"{victim.application_id} is preempted for queues on and on")
 
-    def _why_not(self, usage: _Usage, victim: Container) -> str:
-        """Why this may not have been preempted; empty if it may."""
+    def _why_not(self, usage: _Usage, victim: Container, is_interrupted: bool) -> str:
+        """Why this may not have been preempted; empty if it may. ``is_interrupted``: for one of its
+        own queue."""
         app = usage.core.master_state.applications[victim.application_id]
         if app.is_driver:
             return "is a driver"
@@ -222,7 +224,7 @@ class QueueChecks:
             return f"{kept_all[0]} keeps what it has borrowed"
         amount = _amount(victim)
         for index, name in enumerate(lineage[:-1]):
-            if usage.waits_in(name, streams=index == 0):
+            if usage.waits_in(name, streams=index == 0 and not is_interrupted):
                 return ""  # what it was preempted for may be below it
             held, guaranteed = usage.placed(name, self._ordered), usage.guaranteed(name)
             each = zip(amount, held, guaranteed, strict=True)

@@ -26,8 +26,10 @@ __all__ = [
     "changed_queues",
     "drivers_of_two_queues",
     "gang_of_borrowers",
+    "interrupted",
     "kept_borrowers",
     "one_after_the_other",
+    "raised_and_lowered",
     "three_queues",
     "two_platforms",
     "two_users",
@@ -200,3 +202,38 @@ def two_platforms(seed: int, *, preemptible: bool = True) -> Plan:
     )
     bounds = replace(plan.bounds, platform_move_after_s=2.0, platform_wait_s=1.0)
     return replace(plan, seed=seed, nodes=nodes, bounds=bounds, traits=("queues", "platforms"))
+
+
+def interrupted() -> Plan:
+    """A queue is full when four of the highest class come one after the other, each for as long as
+    it takes the one that was interrupted to go on; urgent ones wait all the time."""
+    leaf = replace(_queue("root.a"), order="classes", interrupts=True)
+    highest = [
+        replace(_app(f"highest-{n}", "root.a", 4.0 + 14.0 * n, 8, 30.0), priority=5)
+        for n in range(4)
+    ]
+    urgent = [replace(_app(f"urgent-{n}", "root.a", 5.0, 8, 200.0), priority=4) for n in range(2)]
+    apps = (_app("long", "root.a", 1.0, 16, 900.0), *highest, *urgent)
+    return _plan(leaf, apps=apps)
+
+
+def raised_and_lowered() -> Plan:
+    """One application holds a queue, and three wait in it; they are raised in bursts, of which each
+    would make a normal one urgent, and back, if its requests were not summed."""
+    leaf = replace(_queue("root.a"), order="classes")
+    bursts = (
+        ((4.0, 2), (4.2, -1), (4.4, 2), (9.0, 1)),
+        ((4.1, 1), (4.3, -2), (4.5, 2)),
+        ((6.0, 1),),
+    )
+    waiting = [
+        replace(
+            _app(f"waits-{n}", "root.a", 2.0 + 0.1 * n, 4, 20.0),
+            priority=3,
+            priority_requests=requests,
+        )
+        for n, requests in enumerate(bursts)
+    ]
+    plan = _plan(leaf, apps=(_app("holds", "root.a", 1.0, 16, 240.0), *waiting))
+    bounds = replace(plan.bounds, priority_period_s=3.0, priority_ageing_s=1.0)
+    return replace(plan, bounds=bounds)
