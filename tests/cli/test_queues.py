@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 from typer.testing import Result
 
+from hrm.cli import console, queue_views
 from hrm.v1 import common_pb2
 from hrm.v1 import queues_pb2 as pb
 from tests.cli.conftest import FakeMaster
@@ -40,6 +41,33 @@ def test_what_waits_is_shown_with_position_and_reason(hrm: Run, master: FakeMast
     assert "the first 1 of each queue are shown; for more: --limit 10" in result.stderr
     master.queues.waits = False
     assert hrm("queues", "--waiting").stderr == "no application waits\n"
+
+
+def test_classes_and_priorities_are_shown_where_a_queue_has_them(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    urgent = common_pb2.PRIORITY_CLASS_URGENT
+    wait = pb.QueueWait(
+        application_id="app-1", user="bo", position=1, containers=2, reason="queue-share",
+        why="others", priority_class=urgent, priority_tenths=41,
+    )  # fmt: skip
+    classes = [
+        pb.QueueClass(priority_class=common_pb2.PRIORITY_CLASS_HIGHEST, applications=2),
+        pb.QueueClass(priority_class=urgent, applications=1, waiting=1),
+    ]
+    stated = pb.QueueStated(order="classes", interrupts=True)
+    queue = pb.Queue(name="root.a", is_leaf=True, stated=stated, waiting=[wait], classes=classes)
+    console.view(queue_views.queue_view(queue))
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "interrupts yes" in shown
+    assert "classes 2 highest (0 waiting), 1 urgent (1 waiting)" in shown
+    assert "root.a 1 4.1 urgent app-1 bo 2 queue-share others" in shown
+
+
+def test_interruption_is_stated_with_the_order(hrm: Run, master: FakeMaster) -> None:
+    hrm("queue", "set", "root.team", "--order", "classes", "--interrupts")
+    (stated,) = master.queues.requests[-1].queues
+    assert (stated.order, stated.interrupts) == ("classes", True)
 
 
 def test_how_leaves_were_served_is_shown_with_the_fairness_between_them(

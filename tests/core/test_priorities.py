@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from hrm.core.master.explain import explain
+from hrm.core.master.queue_report import queue_statuses
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
 from hrm.core.tenancy.queue_spec import QueueSpec, spec_from
@@ -386,7 +387,32 @@ def test_requests_at_random_starve_nobody_and_lose_nothing() -> None:
         assert accounts is not None and accounts.root.wanted == (0.0, 0.0, 0.0)
 
 
+def test_a_queue_is_shown_with_its_classes_and_where_each_stands() -> None:
+    virtual = cluster(CLASSES)
+    virtual.submit(2, queue="a", priority=2)
+    virtual.settle()
+    urgent, normal = (virtual.submit(1, queue="a", priority=x) for x in (4, 1))
+    virtual.settle()
+
+    gate = virtual.master.placement.queues
+    found = next(
+        x for x in queue_statuses(virtual.master.master_state, gate) if x.spec.name == "root.a"
+    )
+
+    counts = [(x.priority_class.value, x.applications, x.waiting) for x in found.classes]
+    assert counts == [("urgent", 1, 1), ("normal", 2, 1)]
+    assert [(x.application_id, x.position, x.tenths) for x in found.waiting] == [
+        (urgent, 1, 40),
+        (normal, 2, 10),
+    ]
+
+
+def test_what_preempts_nothing_is_not_stated_together_with_interrupts() -> None:
+    with pytest.raises(ValueError, match="state one of the two"):
+        spec_from("root.a", {"order": "classes", "interrupts": True, "preemptible": False})
+
+
 @pytest.mark.parametrize("stated", [{"interrupts": True}, {"interrupts": True, "order": "fair"}])
 def test_only_an_order_of_classes_interrupts(stated: dict[str, object]) -> None:
-    with pytest.raises(ValueError, match='state order = "classes"'):
+    with pytest.raises(ValueError, match='only with order = "classes"'):
         spec_from("root.a", stated)

@@ -338,10 +338,10 @@ def _contradiction(spec: QueueSpec) -> str:
         return "root may have the whole cluster; state maxima of the queues below it"
     if spec.interrupts and spec.order != "classes":
         return (
-            'interrupts: only an order of classes has a highest one; state order = "classes", too'
+            'interrupts: only with order = "classes" is there a highest one; state that, or neither'
         )
     if spec.interrupts and not spec.preemptible:
-        return "interrupts: what is not preemptible is not interrupted; state one of them"
+        return "interrupts: what is not preemptible is not interrupted; state one of the two"
     for which, (least, most) in enumerate(zip(spec.guaranteed, spec.maximum, strict=True)):
         if least is None or most is None or least.is_part != most.is_part:
             continue
