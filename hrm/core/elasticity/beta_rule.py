@@ -1,0 +1,53 @@
+"""The rule that learned policies have to beat: what converges gives up workers to what learns.
+
+A job that reports a trend below its beta gives up one worker. What is free then goes to jobs that
+wait, by their queue, and where none waits to the running job with the greatest trend. It needs no
+training, and a rule of this kind reproduces the tables of RLPTO (``benchmarks.paper.rlpto``).
+
+Source: RLPTO (Lu et al., IEEE TPDS 2023), the scheduling loop without its agent.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+from hrm.core.elasticity.elastic_job import ElasticityView
+
+__all__ = ["BetaRule", "ElasticityPolicy", "Resize"]
+
+
+class Resize(NamedTuple):
+    """One worker more or less (``delta`` 1 or -1) for the job at ``place`` of the view."""
+
+    place: int
+    delta: int
+
+
+class ElasticityPolicy(Protocol):
+    """Decides one change at a time; it is asked again until it proposes none."""
+
+    name: str
+
+    def propose(self, view: ElasticityView) -> Resize | None:
+        """The next change, which ``may_grow`` or ``may_shrink`` of its job allows; None: enough."""
+        ...
+
+
+class BetaRule:
+    """See the module."""
+
+    name = "beta-rule"
+
+    def propose(self, view: ElasticityView) -> Resize | None:
+        if view.steps == 0 and view.reporter is not None:
+            job = view.jobs[view.reporter]
+            if job.converging and job.may_shrink:
+                return Resize(view.reporter, -1)
+        if view.free < 1 or view.waiting:
+            return None
+        best = None
+        for place, job in enumerate(view.jobs):
+            learns = job.may_grow and job.change >= job.beta
+            if learns and (best is None or job.change > view.jobs[best].change):
+                best = place
+        return None if best is None else Resize(best, 1)

@@ -1,0 +1,165 @@
+"""One training job as the elasticity core knows it, and what policies may see of it.
+
+A job is *warm* after so many reports, *converging* while it is warm and its trend is below its
+beta, and *flat* after several converging reports in a row at its minimum. None of these is final: a
+learning rate that drops makes a flat job gain again, and it may grow again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from hrm.core.elasticity.accuracy_trend import AccuracyTrend
+from hrm.core.elasticity.elasticity_messages import (
+    ReportProblem,
+    TrainingReported,
+    TrainingStarted,
+)
+from hrm.core.vocabulary.model import ApplicationId
+
+__all__ = ["ElasticJob", "ElasticJobView", "ElasticityView", "EpochSample"]
+
+HISTORY_MAX = 128
+"""Reports of a job that policies may see, the latest."""
+
+
+class EpochSample(NamedTuple):
+    """One accepted report, and the workers that the job had."""
+
+    epoch: int
+    loss: float
+    accuracy: float
+    seconds: float
+    workers: int
+
+
+class ElasticJobView(NamedTuple):
+    """What a policy sees of one running job.
+
+    ``change``: the trend, fraction of accuracy per epoch; NaN at first. ``node_s``: workers times
+    seconds of the last epoch. ``since_resize``: its own reports since its last resize, or since it
+    started. ``below``: its latest converging reports in a row. ``may_grow``, ``may_shrink``: what
+    the core would accept now. ``history``: oldest first, not to be changed.
+    """
+
+    job_id: ApplicationId
+    workers: int
+    workers_min: int
+    workers_max: int
+    epoch: int
+    epochs_max: int
+    loss: float
+    loss_max: float
+    accuracy: float
+    change: float
+    beta: float
+    seconds: float
+    node_s: float
+    since_resize: int
+    below: int
+    warm: bool
+    points: float
+    scale: int
+    tenant: str
+    may_grow: bool
+    may_shrink: bool
+    history: Sequence[EpochSample]
+
+    @property
+    def converging(self) -> bool:
+        return self.warm and self.change < self.beta
+
+
+class ElasticityView(NamedTuple):
+    """One moment, after a report of ``reporter``, an index of ``jobs``; None: capacity changed.
+
+    ``steps``: changes that were made in this moment already.
+    """
+
+    now: float
+    jobs: tuple[ElasticJobView, ...]
+    reporter: int | None
+    free: int
+    waiting: int
+    total: int
+    steps: int
+
+
+class ElasticJob:
+    """The state of one job. ``workers`` is its target."""
+
+    def __init__(self, started: TrainingStarted, trend: AccuracyTrend) -> None:
+        self.about = started
+        self.workers = started.workers
+        self.trend = trend
+        self.history: list[EpochSample] = []
+        self.reports = 0
+        self.below = 0
+        self.below_at_minimum = 0
+        self.loss_max = -math.inf
+        self.since_resize = 0
+        self.resized = False
+        """Since its last report."""
+        self.reported_at = started.now
+
+    @property
+    def epoch(self) -> int:
+        return self.history[-1].epoch if self.history else 0
+
+    def problem_of(self, report: TrainingReported) -> tuple[ReportProblem, str] | None:
+        """Why ``report`` does not count; None: it does."""
+        if report.sender != self.about.job_id:
+            detail = f"{report.sender} may not report for {report.job_id}: only the job itself may"
+            return ReportProblem.FOREIGN, detail
+        for name in ("loss", "accuracy", "seconds"):
+            value = getattr(report, name)
+            if not math.isfinite(value):
+                detail = f"{name} is {value}: report a finite number, or skip this epoch"
+                return ReportProblem.NOT_FINITE, detail
+        if not 0.0 <= report.accuracy <= 1.0:
+            detail = f"accuracy is {report.accuracy}: report a fraction, 0 to 1"
+            return ReportProblem.OUT_OF_RANGE, detail
+        if not report.seconds > 0.0 or not 1 <= report.epoch <= self.about.epochs_max:
+            detail = (
+                f"epoch {report.epoch} in {report.seconds} s: report seconds above 0 and an epoch "
+                f"of 1 to {self.about.epochs_max}"
+            )
+            return ReportProblem.OUT_OF_RANGE, detail
+        if report.epoch <= self.epoch:
+            same = report.epoch == self.epoch
+            problem = ReportProblem.REPEATED if same else ReportProblem.OUT_OF_ORDER
+            return problem, f"epoch {report.epoch} came after epoch {self.epoch}: it is ignored"
+        if report.now < self.reported_at:
+            detail = f"it came {self.reported_at - report.now:.3g} s before the one before it"
+            return ReportProblem.CLOCK, detail
+        return None
+
+    def accept(self, report: TrainingReported, warm_reports: int) -> None:
+        """Take in a report that has no problem."""
+        self.trend.add(report.epoch, report.accuracy)
+        self.history.append(
+            EpochSample(report.epoch, report.loss, report.accuracy, report.seconds, self.workers)
+        )
+        if len(self.history) > 2 * HISTORY_MAX:
+            del self.history[:HISTORY_MAX]
+        self.loss_max = max(self.loss_max, report.loss)
+        self.reports += 1
+        self.since_resize += 1
+        self.resized = False
+        self.reported_at = report.now
+        is_below = self.reports >= warm_reports and self.trend.change < self.about.beta
+        self.below = self.below + 1 if is_below else 0
+        at_minimum = is_below and self.workers == self.about.workers_min
+        self.below_at_minimum = self.below_at_minimum + 1 if at_minimum else 0
+
+    def restart_trend(self, trend: AccuracyTrend) -> None:
+        """The learning rate has dropped: the job is no longer warm."""
+        self.trend = trend
+        self.reports = self.below = self.below_at_minimum = 0
+
+    def resize(self, workers: int) -> None:
+        self.workers = workers
+        self.resized = True
+        self.since_resize = 0
