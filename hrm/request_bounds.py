@@ -153,6 +153,7 @@ FIELDS: dict[str, FieldBound] = {
     "Progress.streaming_queries": FieldBound(LABEL, count=1_000),
     "Progress.stages": FieldBound(count=1_000),
     "Progress.executor_tasks": FieldBound(count=200),
+    "Progress.training": FieldBound(count=200),
     "StageProgress.name": _LABEL,
     "ExecutorTasks.stage": _ID,
     "ClassChanged.evidence": _TEXT,

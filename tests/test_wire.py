@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import math
 from pathlib import Path
 from typing import Any, get_args
 
@@ -33,6 +34,7 @@ from hrm.core.vocabulary.model import (
     Progress,
     Resources,
     StageProgress,
+    TrainingReport,
     WorkloadClass,
 )
 from hrm.core.vocabulary.node_requirement import NodeRequirement
@@ -84,7 +86,7 @@ PAGES = {
 }
 """Lists of messages, put together where they are paged."""
 
-OF_A_DRIVER = {"Progress", "Resources", "SparkLaunch", "StageProgress"}
+OF_A_DRIVER = {"Progress", "Resources", "SparkLaunch", "StageProgress", "TrainingReport"}
 """Built a second time from a driver's JSON, by the AppMaster's side, which loads no ``codec``: its
 checks and their types would make each ``spark-submit`` slower."""
 
@@ -251,7 +253,9 @@ UPDATES: list[tuple[am.Command, e.MasterEvent]] = [
         if state.ended
     ),
 ]
-TO_SPARK = {am.ExecutorStarted, am.ExecutorEnded, am.FailApplication, am.RefuseProfile}
+TO_SPARK = {
+    am.ExecutorStarted, am.ExecutorEnded, am.FailApplication, am.RefuseProfile, am.KeepExecutors
+}  # fmt: skip
 
 
 def test_every_command_to_the_master_has_its_example() -> None:
@@ -293,6 +297,23 @@ def test_times_of_tasks_arrive_with_progress_and_are_no_part_of_it() -> None:
     )
     assert isinstance(event, e.ProgressReported)
     assert not codec.from_progress(event.progress).executor_tasks
+
+
+def test_epochs_arrive_with_progress_as_they_were_stated() -> None:
+    names = ("active_jobs", "active_stages", "completed_stages", "tasks_total", "tasks_running",
+             "tasks_completed", "tasks_failed", "mean_task_s")  # fmt: skip
+    report: dict[str, Any] = {**dict.fromkeys(names, 0), "streaming_queries": [], "stages": []}
+    first = {"epoch": 1, "loss": 2.5, "seconds": 0.0}  # of accuracy it says nothing
+    second = {"epoch": 2, "loss": "NaN", "accuracy": 0.75, "seconds": 3.5}
+    update = appmaster_wire.progress({**report, "training": [first, second]})
+
+    event = applications.to_event(update, APP, 9.0)
+
+    assert isinstance(event, e.ProgressReported)
+    one, two = event.training
+    assert one == TrainingReport(epoch=1, loss=2.5)
+    assert (two.epoch, two.accuracy, two.seconds) == (2, 0.75, 3.5)
+    assert math.isnan(two.loss)
 
 
 @pytest.mark.parametrize(
@@ -440,6 +461,8 @@ NOTICES: list[tuple[c.Notice, am.Event]] = [
         c.RequestRefused(executor_ids=("5",), resource_profile_id=3, message="why"),
         am.ExecutorsRefused(now=9.0, executor_ids=("5",), profile=3, message="why"),
     ),
+    (c.ExecutorLimit(executors_max=2), am.ExecutorLimitSet(now=9.0, executors_max=2)),
+    (c.ExecutorLimit(executors_max=None), am.ExecutorLimitSet(now=9.0, executors_max=None)),
     (
         c.EndApplication(state=ApplicationState.KILLED, message="why"),
         am.EndOrdered(now=9.0, message="why"),

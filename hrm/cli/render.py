@@ -327,6 +327,8 @@ def application_view(app: admin_pb2.Application) -> RenderableType:
         "gang start": _gang_start(app),
         "streams": plain(", ".join(progress.streaming_queries) or "-"),
     }
+    if app.HasField("training"):
+        rows["training"] = _training(app)
     driver = f"where it was submitted ({app.driver_host}), with its log"
     if app.submission_id:
         driver = f"number {app.submission_attempt} of {app.submission_id}; "
@@ -383,6 +385,14 @@ def priority_text(of: admin_pb2.Application | queues_pb2.QueueWait) -> str:
 
 def class_name(of: common_pb2.PriorityClass) -> str:
     return common_pb2.PriorityClass.Name(of).removeprefix("PRIORITY_CLASS_").lower()
+
+
+def _training(app: admin_pb2.Application) -> str:
+    """The latest epoch that its driver has reported, and what it may have for that."""
+    last = app.training
+    accuracy = f", accuracy {last.accuracy:.4f}" if last.HasField("accuracy") else ""
+    limit = f"; {app.executors_max} executors at most" if app.HasField("executors_max") else ""
+    return f"epoch {last.epoch}: loss {last.loss:.5g}{accuracy}{limit}"
 
 
 def _gang_start(app: admin_pb2.Application) -> str:

@@ -24,7 +24,7 @@ _AT_NODE = "node "
 
 _APPLICATION = (
     "class_evidence", "driver_host", "web_url", "message", "containers", "progress", "run_times",
-    "input_bytes",
+    "input_bytes", "training", "executors_max",
 )  # fmt: skip
 
 

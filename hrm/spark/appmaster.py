@@ -101,6 +101,7 @@ class AppMaster:
                 backoff_max_s=float(introduction["retry_delay_max_ms"]) / 1000,
             ),
             refuses_profiles=self._understands("profileRefused"),
+            limits_executors=self._understands("limitExecutors"),
         )
         self.core.adopt({i: int(p) for i, p in introduction["executors"].items()})
         self._token = self._own_token = ""  # nosec B105 # not known yet
@@ -470,6 +471,8 @@ class AppMaster:
                 )  # fmt: skip
             case messages.FailApplication():
                 self._bridge.call("failed", command.message)
+            case messages.KeepExecutors():
+                self._bridge.call("limitExecutors", command.executors_max)
             case messages.RefuseProfile():
                 self._bridge.call("profileRefused", command.profile, command.message)
             case _:

@@ -170,32 +170,42 @@ class ExcludedHosts(_message.Message):
     def __init__(self, hosts: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ApplicationNotice(_message.Message):
-    __slots__ = ("attached", "container", "refused", "end", "changed")
+    __slots__ = ("attached", "container", "refused", "end", "changed", "limit")
     ATTACHED_FIELD_NUMBER: _ClassVar[int]
     CONTAINER_FIELD_NUMBER: _ClassVar[int]
     REFUSED_FIELD_NUMBER: _ClassVar[int]
     END_FIELD_NUMBER: _ClassVar[int]
     CHANGED_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
     attached: AttachedApplication
     container: _common_pb2.ContainerStatus
     refused: RequestRefused
     end: EndApplication
     changed: ContainersChanged
-    def __init__(self, attached: _Optional[_Union[AttachedApplication, _Mapping]] = ..., container: _Optional[_Union[_common_pb2.ContainerStatus, _Mapping]] = ..., refused: _Optional[_Union[RequestRefused, _Mapping]] = ..., end: _Optional[_Union[EndApplication, _Mapping]] = ..., changed: _Optional[_Union[ContainersChanged, _Mapping]] = ...) -> None: ...
+    limit: ExecutorLimit
+    def __init__(self, attached: _Optional[_Union[AttachedApplication, _Mapping]] = ..., container: _Optional[_Union[_common_pb2.ContainerStatus, _Mapping]] = ..., refused: _Optional[_Union[RequestRefused, _Mapping]] = ..., end: _Optional[_Union[EndApplication, _Mapping]] = ..., changed: _Optional[_Union[ContainersChanged, _Mapping]] = ..., limit: _Optional[_Union[ExecutorLimit, _Mapping]] = ...) -> None: ...
 
 class AttachedApplication(_message.Message):
-    __slots__ = ("epoch", "containers")
+    __slots__ = ("epoch", "containers", "limit")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     CONTAINERS_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     containers: _containers.RepeatedCompositeFieldContainer[_common_pb2.ContainerStatus]
-    def __init__(self, epoch: _Optional[int] = ..., containers: _Optional[_Iterable[_Union[_common_pb2.ContainerStatus, _Mapping]]] = ...) -> None: ...
+    limit: ExecutorLimit
+    def __init__(self, epoch: _Optional[int] = ..., containers: _Optional[_Iterable[_Union[_common_pb2.ContainerStatus, _Mapping]]] = ..., limit: _Optional[_Union[ExecutorLimit, _Mapping]] = ...) -> None: ...
 
 class ContainersChanged(_message.Message):
     __slots__ = ("containers",)
     CONTAINERS_FIELD_NUMBER: _ClassVar[int]
     containers: _containers.RepeatedCompositeFieldContainer[_common_pb2.ContainerStatus]
     def __init__(self, containers: _Optional[_Iterable[_Union[_common_pb2.ContainerStatus, _Mapping]]] = ...) -> None: ...
+
+class ExecutorLimit(_message.Message):
+    __slots__ = ("executors_max",)
+    EXECUTORS_MAX_FIELD_NUMBER: _ClassVar[int]
+    executors_max: int
+    def __init__(self, executors_max: _Optional[int] = ...) -> None: ...
 
 class RequestRefused(_message.Message):
     __slots__ = ("executor_ids", "resource_profile_id", "message")

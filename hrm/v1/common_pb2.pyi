@@ -299,7 +299,7 @@ class ContainerUsage(_message.Message):
     def __init__(self, cpu_percent: _Optional[float] = ..., memory_mib: _Optional[int] = ..., processes: _Optional[int] = ..., disk_mib: _Optional[int] = ..., gpu_memory_mib: _Optional[int] = ...) -> None: ...
 
 class Progress(_message.Message):
-    __slots__ = ("active_jobs", "active_stages", "completed_stages", "tasks_total", "tasks_running", "tasks_completed", "tasks_failed", "mean_task_s", "streaming_queries", "stages", "executor_tasks")
+    __slots__ = ("active_jobs", "active_stages", "completed_stages", "tasks_total", "tasks_running", "tasks_completed", "tasks_failed", "mean_task_s", "streaming_queries", "stages", "executor_tasks", "training")
     ACTIVE_JOBS_FIELD_NUMBER: _ClassVar[int]
     ACTIVE_STAGES_FIELD_NUMBER: _ClassVar[int]
     COMPLETED_STAGES_FIELD_NUMBER: _ClassVar[int]
@@ -311,6 +311,7 @@ class Progress(_message.Message):
     STREAMING_QUERIES_FIELD_NUMBER: _ClassVar[int]
     STAGES_FIELD_NUMBER: _ClassVar[int]
     EXECUTOR_TASKS_FIELD_NUMBER: _ClassVar[int]
+    TRAINING_FIELD_NUMBER: _ClassVar[int]
     active_jobs: int
     active_stages: int
     completed_stages: int
@@ -322,7 +323,20 @@ class Progress(_message.Message):
     streaming_queries: _containers.RepeatedScalarFieldContainer[str]
     stages: _containers.RepeatedCompositeFieldContainer[StageProgress]
     executor_tasks: _containers.RepeatedCompositeFieldContainer[ExecutorTasks]
-    def __init__(self, active_jobs: _Optional[int] = ..., active_stages: _Optional[int] = ..., completed_stages: _Optional[int] = ..., tasks_total: _Optional[int] = ..., tasks_running: _Optional[int] = ..., tasks_completed: _Optional[int] = ..., tasks_failed: _Optional[int] = ..., mean_task_s: _Optional[float] = ..., streaming_queries: _Optional[_Iterable[str]] = ..., stages: _Optional[_Iterable[_Union[StageProgress, _Mapping]]] = ..., executor_tasks: _Optional[_Iterable[_Union[ExecutorTasks, _Mapping]]] = ...) -> None: ...
+    training: _containers.RepeatedCompositeFieldContainer[TrainingReport]
+    def __init__(self, active_jobs: _Optional[int] = ..., active_stages: _Optional[int] = ..., completed_stages: _Optional[int] = ..., tasks_total: _Optional[int] = ..., tasks_running: _Optional[int] = ..., tasks_completed: _Optional[int] = ..., tasks_failed: _Optional[int] = ..., mean_task_s: _Optional[float] = ..., streaming_queries: _Optional[_Iterable[str]] = ..., stages: _Optional[_Iterable[_Union[StageProgress, _Mapping]]] = ..., executor_tasks: _Optional[_Iterable[_Union[ExecutorTasks, _Mapping]]] = ..., training: _Optional[_Iterable[_Union[TrainingReport, _Mapping]]] = ...) -> None: ...
+
+class TrainingReport(_message.Message):
+    __slots__ = ("epoch", "loss", "accuracy", "seconds")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    LOSS_FIELD_NUMBER: _ClassVar[int]
+    ACCURACY_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    loss: float
+    accuracy: float
+    seconds: float
+    def __init__(self, epoch: _Optional[int] = ..., loss: _Optional[float] = ..., accuracy: _Optional[float] = ..., seconds: _Optional[float] = ...) -> None: ...
 
 class ExecutorTasks(_message.Message):
     __slots__ = ("executor_id", "stage", "tasks", "run_s", "input_bytes")

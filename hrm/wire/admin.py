@@ -217,7 +217,11 @@ def from_application(app: Application, *, has_classes: bool = False) -> pb.Appli
     )
     if app.progress is not None:
         message.progress.CopyFrom(codec.from_progress(app.progress))
-    elif record.tasks_total:  # it had ended before this master
+    if app.training is not None:
+        message.training.CopyFrom(codec.from_training(app.training))
+    if app.executors_max is not None:
+        message.executors_max = app.executors_max
+    if app.progress is None and record.tasks_total:  # it had ended before this master
         message.progress.tasks_total = record.tasks_total
         message.progress.tasks_completed = record.tasks_completed
         message.progress.tasks_failed = record.tasks_failed

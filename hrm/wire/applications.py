@@ -127,7 +127,11 @@ def to_event(
             counts = codec.to_progress(update.progress)
             tasks = codec.to_executor_tasks(update.progress)
             return e.ProgressReported(
-                now=now, application_id=application_id, progress=counts, tasks=tasks
+                now=now,
+                application_id=application_id,
+                progress=counts,
+                tasks=tasks,
+                training=codec.to_training(update.progress),
             )
         case "class_changed":
             change = update.class_changed
@@ -189,9 +193,15 @@ def from_admitted(
 def attached(result: c.ApplicationAdmitted) -> pb.ApplicationNotice:
     """The first message of a master in a session."""
     hello = pb.AttachedApplication(
-        epoch=result.epoch, containers=[codec.from_status(x) for x in result.containers]
+        epoch=result.epoch,
+        containers=[codec.from_status(x) for x in result.containers],
+        limit=_limit(result.executors_max),
     )
     return pb.ApplicationNotice(attached=hello)
+
+
+def _limit(executors_max: int | None) -> pb.ExecutorLimit:
+    return pb.ExecutorLimit(executors_max=executors_max)
 
 
 def from_changes(statuses: Iterable[ContainerStatus]) -> pb.ApplicationNotice:
@@ -212,6 +222,8 @@ def from_notice(notice: c.Notice) -> pb.ApplicationNotice:
                 message=notice.message,
             )
             return pb.ApplicationNotice(refused=refused)
+        case c.ExecutorLimit():
+            return pb.ApplicationNotice(limit=_limit(notice.executors_max))
         case c.EndApplication():
             end = pb.EndApplication(
                 state=codec.APPLICATION_STATE[notice.state], message=notice.message

@@ -36,6 +36,7 @@ _INT32_MAX = 2**31 - 1
 _QUERIES_MAX = request_bounds.FIELDS["Progress.streaming_queries"].count
 _HOSTS_MAX = request_bounds.FIELDS["ExcludedHosts.hosts"].count
 _STAGES_MAX = request_bounds.FIELDS["Progress.stages"].count
+_TRAINING_MAX = request_bounds.FIELDS["Progress.training"].count
 _EXECUTOR_TASKS_MAX = request_bounds.FIELDS["Progress.executor_tasks"].count
 _INTRODUCED = (
     *("name", "user", "queue", "spark_version", "driver_host", "web_url"),
@@ -88,6 +89,7 @@ def events(
                     epoch=notice.attached.epoch,
                     containers=tuple(map(seen, notice.attached.containers)),
                     last_executor_number=last_executor_number,
+                    executors_max=_executors_max(notice.attached.limit),
                 )
             ]
         case "container":
@@ -107,9 +109,16 @@ def events(
                     message=refused.message,
                 )
             ]
+        case "limit":
+            executors_max = _executors_max(notice.limit)
+            return [messages.ExecutorLimitSet(now=now, executors_max=executors_max)]
         case "end":
             return [messages.EndOrdered(now=now, message=notice.end.message)]
     return []
+
+
+def _executors_max(limit: application_pb2.ExecutorLimit) -> int | None:
+    return max(1, limit.executors_max) if limit.HasField("executors_max") else None
 
 
 def targets(items: list[dict[str, Any]]) -> tuple[messages.ProfileTarget, ...]:
@@ -275,6 +284,7 @@ def progress(report: Mapping[str, Any]) -> application_pb2.ApplicationUpdate:
             _executor_tasks(tasks)
             for tasks in report.get("executor_tasks", ())[:_EXECUTOR_TASKS_MAX]
         ],
+        training=[_training(each) for each in report.get("training", ())[-_TRAINING_MAX:]],
     )
     return application_pb2.ApplicationUpdate(progress=message)
 
@@ -282,27 +292,32 @@ def progress(report: Mapping[str, Any]) -> application_pb2.ApplicationUpdate:
 def counts_alone(
     update: application_pb2.ApplicationUpdate,
 ) -> application_pb2.ApplicationUpdate:
-    """Of a report, what may be sent again: its counts. Times of tasks count each time they are."""
-    if not update.progress.executor_tasks:
+    """Of a report, what may be sent again: its counts. Times of tasks count each time they are, and
+    so do epochs."""
+    if not (update.progress.executor_tasks or update.progress.training):
         return update
     copy = application_pb2.ApplicationUpdate()
     copy.CopyFrom(update)
     copy.progress.ClearField("executor_tasks")
+    copy.progress.ClearField("training")
     return copy
 
 
 def with_unsent(
     update: application_pb2.ApplicationUpdate, unsent: application_pb2.ApplicationUpdate
 ) -> application_pb2.ApplicationUpdate:
-    """A report that replaces one that was not sent, with the times of tasks of both; the latest,
-    where there are too many."""
-    earlier = unsent.progress.executor_tasks
-    left = _EXECUTOR_TASKS_MAX - len(update.progress.executor_tasks)
-    if not earlier or left <= 0:
+    """A report that replaces one that was not sent, with the times of tasks and the epochs of both;
+    the latest, where there are too many."""
+    tasks, epochs = unsent.progress.executor_tasks, unsent.progress.training
+    if not (tasks or epochs):
         return update
     both = application_pb2.ApplicationUpdate()
     both.CopyFrom(update)
-    both.progress.executor_tasks.extend(earlier[-left:])
+    left = _EXECUTOR_TASKS_MAX - len(update.progress.executor_tasks)
+    both.progress.executor_tasks.extend(tasks[-left:] if left > 0 else ())
+    latest = [*epochs, *update.progress.training][-_TRAINING_MAX:]
+    both.progress.ClearField("training")
+    both.progress.training.extend(latest)
     return both
 
 
@@ -314,6 +329,18 @@ def _executor_tasks(report: Mapping[str, Any]) -> common_pb2.ExecutorTasks:
         run_s=max(0.0, float(report["run_s"])),
         input_bytes=max(0, int(report["input_bytes"])),
     )
+
+
+def _training(report: Mapping[str, Any]) -> common_pb2.TrainingReport:
+    """Jackson writes what is no number as a string."""
+    message = common_pb2.TrainingReport(
+        epoch=max(0, int(report["epoch"])),
+        loss=float(report["loss"]),
+        seconds=max(0.0, float(report["seconds"])),
+    )
+    if report.get("accuracy") is not None:
+        message.accuracy = float(report["accuracy"])
+    return message
 
 
 def _stage(report: Mapping[str, Any]) -> common_pb2.StageProgress:

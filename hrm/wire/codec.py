@@ -31,6 +31,7 @@ from hrm.core.vocabulary.model import (
     Resources,
     ResourceUnitId,
     StageProgress,
+    TrainingReport,
     Usage,
     WorkloadClass,
 )
@@ -62,6 +63,7 @@ __all__ = [
     "from_resources",
     "from_spec",
     "from_status",
+    "from_training",
     "to_amount",
     "to_class",
     "to_document",
@@ -76,6 +78,7 @@ __all__ = [
     "to_resources",
     "to_spec",
     "to_status",
+    "to_training",
     "to_whole",
 ]
 
@@ -542,6 +545,25 @@ def to_executor_tasks(message: common.Progress) -> tuple[ExecutorTasks, ...]:
         )
         for each in message.executor_tasks
         if to_whole(each.tasks, "tasks", 0, COUNT_MAX) and each.run_s
+    )
+
+
+def to_training(message: common.Progress) -> tuple[TrainingReport, ...]:
+    """Losses and accuracies as stated: who reads them says which are none."""
+    return tuple(
+        TrainingReport(
+            epoch=to_whole(each.epoch, "epoch", 0, COUNT_MAX),
+            loss=each.loss,
+            accuracy=each.accuracy if each.HasField("accuracy") else None,
+            seconds=to_amount(each.seconds, "seconds"),
+        )
+        for each in message.training
+    )
+
+
+def from_training(value: TrainingReport) -> common.TrainingReport:
+    return common.TrainingReport(
+        epoch=value.epoch, loss=value.loss, accuracy=value.accuracy, seconds=value.seconds
     )
 
 

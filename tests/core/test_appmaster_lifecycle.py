@@ -89,6 +89,7 @@ def events_of(kind: type[Any]) -> list[am.Event]:
             am.ExecutorsRefused(now=now, executor_ids=("1", "2", "3", "9"), profile=x, message="no")
             for x in (0, 7)
         ],
+        am.ExecutorLimitSet: [am.ExecutorLimitSet(now=now, executors_max=1)],
         am.EndOrdered: [am.EndOrdered(now=now, message="killed")],
         am.AppMasterTicked: [am.AppMasterTicked(now=x) for x in (2.0, 2.0 + CONFIRM_S, 1e6)],
     }

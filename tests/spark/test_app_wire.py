@@ -184,3 +184,41 @@ def test_the_appmaster_imports_nothing_heavy() -> None:
         timeout=60,
     )  # fmt: skip
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(("stated", "expected"), [(None, None), (2, 2), (0, 1)])
+def test_the_limit_of_executors_arrives_alone_and_at_the_start(
+    stated: int | None, expected: int | None
+) -> None:
+    limit = application_pb2.ExecutorLimit(executors_max=stated)
+    notice = application_pb2.ApplicationNotice(limit=limit)
+    assert app_wire.events(notice, 0, 5.0) == [
+        messages.ExecutorLimitSet(now=5.0, executors_max=expected)
+    ]
+    attached = application_pb2.AttachedApplication(epoch=1, limit=limit)
+    notice = application_pb2.ApplicationNotice(attached=attached)
+    (opened,) = app_wire.events(notice, 0, 5.0)
+    assert isinstance(opened, messages.SessionOpened)
+    assert opened.executors_max == expected
+
+
+def epochs_of(update: application_pb2.ApplicationUpdate) -> list[int]:
+    return [each.epoch for each in update.progress.training]
+
+
+def trained(*epochs: int) -> application_pb2.ApplicationUpdate:
+    some = [{"epoch": each, "loss": "NaN", "accuracy": 0.5, "seconds": 1.0} for each in epochs]
+    return app_wire.progress({**progress(1), "training": some})
+
+
+def test_epochs_that_were_not_sent_go_with_the_next_report_in_order_and_once() -> None:
+    both = app_wire.with_unsent(trained(3), trained(1, 2))
+    assert epochs_of(both) == [1, 2, 3]
+    assert epochs_of(app_wire.counts_alone(both)) == []
+    many = request_bounds.FIELDS["Progress.training"].count
+    assert epochs_of(app_wire.with_unsent(trained(many), trained(*range(many)))) == [
+        *range(1, many + 1)
+    ]
+    (epoch,) = trained(1).progress.training
+    assert epoch.loss != epoch.loss, "as stated"
+    assert not trained().progress.training

@@ -7,6 +7,10 @@ executor. Every event ends in one reconciliation per profile::
     counted < target   request the difference, under new executor ids, unless the profile backs off
     counted > target   cancel what does not run yet, the youngest first; running ones are Spark's
 
+The master may limit the executors of the default profile (``executors_max``). Its target is then no
+more than that, and Spark chooses which of those that run finish their tasks and end. The limit is
+the master's alone: a new session begins with what it says, and without a session the last holds.
+
 A resource profile that no node can ever serve ends the application where it is the default one, as
 nothing could run. One that stages have requested for themselves fails those stages alone, because
 others may share the application, such as clients of a Connect server. It is requested again after
@@ -61,11 +65,13 @@ from hrm.core.messages.appmaster import (
     Event,
     ExclusionsChanged,
     ExecutorEnded,
+    ExecutorLimitSet,
     ExecutorsKilled,
     ExecutorsRefused,
     ExecutorStarted,
     FailApplication,
     FinishApplication,
+    KeepExecutors,
     Phase,
     ProfileTarget,
     RefuseProfile,
@@ -92,6 +98,7 @@ _SEEN = {
     Phase.ENDED: ExecutorHappening.SEEN_ENDED,
 }
 _DEFAULT_PROFILE = 0
+_FEWER = "Spark requests fewer executors"
 _LATE_S = 1.0
 _TICK_S = 0.5
 """How often it needs a tick while it waits for a message of the master, to detect its own sleep."""
@@ -176,6 +183,8 @@ class AppMasterCore:
         epoch: of the master that the latest session was with; None: there was none yet.
         application_id: for messages to the user; empty until the master has given it.
         refuses_profiles: whether the driver can fail the stages of one profile alone.
+        limits_executors: whether the driver can end executors beyond a limit.
+        executors_max: the master's limit; None: there is none.
     """
 
     limits: AppMasterLimits = field(default_factory=AppMasterLimits)
@@ -193,6 +202,8 @@ class AppMasterCore:
     epoch: int | None = None
     application_id: str = ""
     refuses_profiles: bool = True
+    limits_executors: bool = True
+    executors_max: int | None = None
     _workload: ReportClass | None = None
     _exclusions: ReportExclusions = field(default_factory=lambda: ReportExclusions(hosts=()))
     _finish: FinishApplication | None = None
@@ -261,6 +272,8 @@ class AppMasterCore:
                 self._container_changed(event.container, event)
             case ExecutorsRefused():
                 self._refused(event)
+            case ExecutorLimitSet():
+                self._limit_executors(event.executors_max)
             case EndOrdered():
                 self._fail(event.message, event)
             case AppMasterTicked():
@@ -276,7 +289,7 @@ class AppMasterCore:
         due += [
             profile.retry_at_s
             for number, profile in self.profiles.items()
-            if len(self._counted(number)) < profile.target.count
+            if len(self._counted(number)) < self._count(number)
         ]
         return min(due, default=None)
 
@@ -320,6 +333,21 @@ class AppMasterCore:
         if self.attached:
             self._commands.append(self._exclusions)
 
+    def _limit_executors(self, executors_max: int | None) -> None:
+        """At every start of a session, too: the driver has lost what an earlier AppMaster said."""
+        if self.ended or not self.limits_executors:
+            return
+        self.executors_max = executors_max
+        if executors_max is not None:
+            self._commands.append(KeepExecutors(executors_max=executors_max))
+
+    def _count(self, profile: int) -> int:
+        """How many executors of the profile there are to be."""
+        wanted = self.profiles[profile].target.count
+        if self.executors_max is None or profile != _DEFAULT_PROFILE:
+            return wanted
+        return min(wanted, self.executors_max)
+
     def _session_opened(self, event: SessionOpened) -> None:
         # An AppMaster that took over cannot know whether its executors' master has started again.
         same_master = self.epoch == event.epoch
@@ -328,6 +356,7 @@ class AppMasterCore:
         to = AppMasterState.FINISHED if self.ended else AppMasterState.ATTACHED
         self.life.follow(SessionOpened, to, event.now)
         self.epoch = event.epoch
+        self._limit_executors(event.executors_max)
         if self._workload is not None:
             self._commands.append(self._workload)
         if self._exclusions.hosts:  # the master has none at first
@@ -535,11 +564,13 @@ class AppMasterCore:
         asks: list[ContainerAsk] = []
         for number, profile in sorted(self.profiles.items()):
             counted = self._counted(number)
-            missing = profile.target.count - len(counted)
+            missing = self._count(number) - len(counted)
             if missing < 0:
                 surplus = [c.executor_id for c in counted if c.phase is Phase.REQUESTED]
                 surplus.sort(key=_number)
-                self._release(surplus[missing:], "Spark requests fewer executors", now)
+                limited = self._count(number) < profile.target.count
+                reason = "the master allows it fewer executors now" if limited else _FEWER
+                self._release(surplus[missing:], reason, now)
             elif missing > 0 and now >= profile.retry_at_s:
                 local = profile.target.local_executors - sum(c.local for c in counted)
                 asks.extend(

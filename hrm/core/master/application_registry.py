@@ -228,6 +228,7 @@ class ApplicationRegistry:
         if app is not None:
             self.master_state.queue_fairness.progressed(app, event.progress, event.now)
             app.progress = event.progress
+            app.training = event.training[-1] if event.training else app.training
             run_time_corrections.progressed(self.master_state, app, event.now)
             observed(self.master_state, app, event.tasks, event.now)
 
@@ -485,6 +486,7 @@ class ApplicationRegistry:
             user=app.record.user,
             containers=statuses,
             last_executor_number=app.last_executor_number,
+            executors_max=app.executors_max,
         )
         self.master_state.reply(call_id, result)
 

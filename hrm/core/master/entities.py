@@ -30,6 +30,7 @@ from hrm.core.vocabulary.model import (
     ResourceUnit,
     ResourceUnitId,
     Shortcut,
+    TrainingReport,
     Usage,
     is_driver,
 )
@@ -121,7 +122,8 @@ class Application:
     it stands for a driver on a node, which is its only container. ``unpacked``: it has been
     recorded that no way was found to place its gang (``gangs.unpacked``). ``requires``: what
     a node must meet to get its containers, None: nothing; see ``MasterState.require``. ``kept``:
-    says why its queue keeps containers of it; None: it keeps none.
+    says why its queue keeps containers of it; None: it keeps none. ``executors_max``: see
+    ``MasterState.limit_executors``. ``training``: the latest epoch that it has reported.
     """
 
     record: ApplicationRecord
@@ -154,6 +156,8 @@ class Application:
     unpacked: bool = False
     requires: NodeRequirement | None = None
     kept: Kept | None = None
+    executors_max: int | None = None
+    training: TrainingReport | None = None
     is_driver: bool = field(init=False)
 
     def __post_init__(self) -> None:

@@ -376,6 +376,15 @@ class MasterState:
         """Notify the container's application of its status."""
         self.notify(container.application_id, c.ContainerChanged(status=self.status(container)))
 
+    def limit_executors(self, app: Application, executors_max: int | None) -> None:
+        """How many executors of its default profile it may have from now on; None: all that it
+        requests. Its AppMaster requests no more, and lets Spark end those beyond it, which no
+        master orders to stop. It is of this master alone: the next one says it again, or not."""
+        assert executors_max is None or executors_max >= 1
+        if app.executors_max != executors_max:
+            app.executors_max = executors_max
+            self.notify(app.application_id, c.ExecutorLimit(executors_max=executors_max))
+
     def notify(self, application_id: ApplicationId, notice: c.Notice) -> None:
         self.out.append(c.NotifyApplication(application_id=application_id, notice=notice))
 

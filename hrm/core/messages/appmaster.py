@@ -29,11 +29,13 @@ __all__ = [
     "Event",
     "ExclusionsChanged",
     "ExecutorEnded",
+    "ExecutorLimitSet",
     "ExecutorStarted",
     "ExecutorsKilled",
     "ExecutorsRefused",
     "FailApplication",
     "FinishApplication",
+    "KeepExecutors",
     "Phase",
     "ProfileTarget",
     "RefuseProfile",
@@ -158,11 +160,13 @@ class DriverFinished(_Event):
 
 @record
 class SessionOpened(_Event):
-    """The session is open; with the application's containers that the master knows."""
+    """The session is open; with the application's containers that the master knows.
+    ``executors_max``: see ``ExecutorLimitSet``."""
 
     epoch: int
     containers: tuple[ContainerSeen, ...]
     last_executor_number: int
+    executors_max: int | None = None
 
 
 @record
@@ -182,6 +186,14 @@ class ExecutorsRefused(_Event):
     executor_ids: tuple[str, ...]
     profile: int
     message: str
+
+
+@record
+class ExecutorLimitSet(_Event):
+    """So many executors of the default profile the application may have at most, whatever Spark
+    requests; None: as many as it requests. Set by the master's policy of elasticity."""
+
+    executors_max: int | None
 
 
 @record
@@ -206,6 +218,7 @@ Event = (
     | SessionLost
     | ContainerListed
     | ExecutorsRefused
+    | ExecutorLimitSet
     | EndOrdered
     | AppMasterTicked
 )
@@ -294,6 +307,13 @@ class RefuseProfile:
     message: str
 
 
+@record
+class KeepExecutors:
+    """To Spark: executors of the default profile beyond so many finish their tasks and end."""
+
+    executors_max: int
+
+
 Command = (
     RequestContainers
     | ReleaseContainers
@@ -304,4 +324,5 @@ Command = (
     | ExecutorEnded
     | FailApplication
     | RefuseProfile
+    | KeepExecutors
 )

@@ -38,6 +38,7 @@ __all__ = [
     "DropScheduler",
     "DropShuffleFiles",
     "EndApplication",
+    "ExecutorLimit",
     "ForgetApplication",
     "ForgetContainer",
     "ForgetDrain",
@@ -154,12 +155,21 @@ class EndApplication:
     message: str
 
 
-Notice: TypeAlias = ContainerChanged | RequestRefused | EndApplication
+@record
+class ExecutorLimit:
+    """So many executors of its default profile the application may have; None: all that it
+    requests."""
+
+    executors_max: int | None
+
+
+Notice: TypeAlias = ContainerChanged | RequestRefused | ExecutorLimit | EndApplication
 
 
 @record
 class ApplicationAdmitted:
-    """Answer to a registration or an attachment. ``user``: the application's."""
+    """Answer to a registration or an attachment. ``user``: the application's. ``executors_max``:
+    see ``ExecutorLimit``."""
 
     application_id: ApplicationId
     epoch: int
@@ -167,6 +177,7 @@ class ApplicationAdmitted:
     user: str = ""
     containers: tuple[ContainerStatus, ...]
     last_executor_number: int
+    executors_max: int | None = None
 
 
 @record

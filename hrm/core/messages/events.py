@@ -28,6 +28,7 @@ from hrm.core.vocabulary.model import (
     Progress,
     ResourceUnit,
     Shortcut,
+    TrainingReport,
     Usage,
     WorkloadClass,
 )
@@ -227,11 +228,12 @@ class ContainersReleased(Event):
 @record
 class ProgressReported(Event):
     """``tasks``: that have ended since the previous report; a report that arrives twice counts
-    them twice."""
+    them twice. ``training``: epochs since then, in order."""
 
     application_id: ApplicationId
     progress: Progress
     tasks: tuple[ExecutorTasks, ...] = ()
+    training: tuple[TrainingReport, ...] = ()
 
 
 @record

@@ -46,6 +46,7 @@ __all__ = [
     "Resources",
     "Shortcut",
     "StageProgress",
+    "TrainingReport",
     "Usage",
     "WorkloadClass",
     "application_of",
@@ -526,6 +527,20 @@ class ExecutorTasks:
     tasks: int
     run_s: float
     input_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingReport:
+    """One epoch of a model that an application trains, as its driver says with ``hrm.report``.
+
+    ``loss`` and ``accuracy``: as stated, which may be no number; None: not stated. ``seconds``:
+    since the report before, 0 of the first.
+    """
+
+    epoch: int
+    loss: float
+    accuracy: float | None = None
+    seconds: float = 0.0
 
 
 def is_driver(application_id: ApplicationId) -> bool:

@@ -20,6 +20,7 @@ from hrm.core.vocabulary.latest_timer import LatestTimer, Ring
 from hrm.core.vocabulary.model import (
     ApplicationId,
     ApplicationState,
+    ContainerId,
     ContainerRequest,
     ContainerStatus,
     Followed,
@@ -237,6 +238,16 @@ class Driver:
                 am.ClassObserved(now=0.0, workload_class=name, evidence="observed")
             )
 
+    def limit(self, executors_max: int) -> None:
+        """Executors beyond so many finish what they do, and end by themselves."""
+        prefix = f"{self.application_id}-x"
+        mine = sorted(x for x in self.alive() if self.profiles.get(x) == 0)
+        for executor_id in mine[executors_max:]:
+            container_id = ContainerId(prefix + executor_id)
+            for machine in self.world.machines:
+                if container_id in machine.processes:
+                    machine.end_by_itself(container_id, WORK_STEP_S)
+
     def _exclude(self, hosts: tuple[str, ...]) -> None:
         """Tasks failed on these hosts, or the time of earlier exclusions is over."""
         self._excluded = hosts
@@ -325,6 +336,9 @@ class _AppMaster(Peer):
                 return
             case am.ExecutorEnded():
                 driver.executors.pop(command.executor_id, None)
+                return
+            case am.KeepExecutors():
+                driver.limit(command.executors_max)
                 return
             case am.FailApplication() | am.RefuseProfile():
                 # Its program does not catch the failure of a job.
@@ -449,6 +463,7 @@ class _AppMaster(Peer):
                     epoch=message.epoch,
                     containers=tuple(map(seen, message.containers)),
                     last_executor_number=self._last_number,
+                    executors_max=message.executors_max,
                 )
                 self.handle(opened)
             case c.ContainerChanged():
@@ -461,6 +476,9 @@ class _AppMaster(Peer):
                     message=message.message,
                 )
                 self.handle(refused)
+            case c.ExecutorLimit():
+                limit = am.ExecutorLimitSet(now=now, executors_max=message.executors_max)
+                self.handle(limit)
             case c.EndApplication():
                 self._ended_by_master = True
                 self.handle(am.EndOrdered(now=now, message=message.message))

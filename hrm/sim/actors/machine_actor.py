@@ -397,6 +397,11 @@ class MachineActor:
         self._records[container_id].end = end
         self._report_end(container_id, end)
 
+    def end_by_itself(self, container_id: ContainerId, delay_s: float) -> None:
+        """An executor is done: its driver gives it no more tasks."""
+        process = self.processes[container_id]
+        self.world.clock.after(delay_s, self._exited, container_id, process, 0)
+
     def _exited(self, container_id: ContainerId, process: ContainerProcess, exit_code: int) -> None:
         """A runner has come to its end by itself."""
         end = ContainerEnd(cause=EndCause.EXITED, exit_code=exit_code)

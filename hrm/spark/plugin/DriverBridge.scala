@@ -11,6 +11,7 @@ private[hrm] trait AppMasterListener {
   def profileRefused(profileId: Int, message: String): Unit
   def detached(): Unit
   def nodeTimeout(timeoutMs: Int): Unit
+  def limitExecutors(most: Int): Unit
   def executorStarted(executorId: String, node: String): Unit
   def executorEnded(
       executorId: String,
@@ -76,7 +77,7 @@ class DriverBridge private[hrm] (
       batch.add(event("class", "class" -> seen.workloadClass, "evidence" -> seen.evidence))
     }
     val ends = news.finish.isDefined
-    if (news.progress || (ends && observed.hasExecutorTasks)) {
+    if (news.progress || (ends && (observed.hasExecutorTasks || observed.hasTraining))) {
       val report = observed.progress(ends)
       report.put("event", "progress")
       batch.add(report)
@@ -108,6 +109,9 @@ class DriverBridge private[hrm] (
    */
   def nodeTimeout(timeoutMs: Int): Unit = if (open) listener.nodeTimeout(timeoutMs)
 
+  /** Those beyond so many of the default profile finish their tasks and end. A method that older plugins lack. */
+  def limitExecutors(most: Int): Unit = if (open) listener.limitExecutors(most)
+
   def executorStarted(executorId: String, node: String): Unit =
     if (open) listener.executorStarted(executorId, node)
 
@@ -126,7 +130,7 @@ private[hrm] object DriverBridge {
    * Methods that were added later. After an upgrade of HRM, the AppMaster of a running driver may be newer than
    * its plugin, and calls only those of them that its introduction names.
    */
-  val Understands: Seq[String] = Seq("nodeTimeout", "profileRefused")
+  val Understands: Seq[String] = Seq("nodeTimeout", "profileRefused", "limitExecutors")
 
   private def event(name: String, fields: (String, Any)*): JMap[String, Any] = {
     val event = new JMap[String, Any]()

@@ -132,7 +132,7 @@ private[hrm] object ExecutorLaunch {
     }
   }
 
-  private def decommissions(conf: SparkConf): Boolean = conf.getBoolean(Decommission, defaultValue = true)
+  def decommissions(conf: SparkConf): Boolean = conf.getBoolean(Decommission, defaultValue = true)
 
   private def decommissioning(conf: SparkConf): Seq[String] =
     if (decommissions(conf) && !conf.contains(Decommission)) Seq(s"-D$Decommission=true") else Nil

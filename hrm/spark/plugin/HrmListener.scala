@@ -28,6 +28,7 @@ private[hrm] final class HrmListener(
   private var total, completed, failed, runMs = 0L
   private var lastJobError: Option[String] = None
   private val executorTasks = new ExecutorTasks
+  private val training = mutable.Queue.empty[TrainingReports.Epoch]
 
   /** Why the latest job failed; None: it succeeded. */
   def lastFailure: Option[String] = lock.synchronized(lastJobError)
@@ -102,7 +103,16 @@ private[hrm] final class HrmListener(
   /** Are there times of tasks that have not been reported? */
   def hasExecutorTasks: Boolean = lock.synchronized(!executorTasks.isEmpty)
 
-  /** `ends`: it is the last report. Times of tasks are in one report each. */
+  /** Are there epochs that have not been reported? */
+  def hasTraining: Boolean = lock.synchronized(training.nonEmpty)
+
+  /** An epoch of a model that the application trains; the oldest are dropped where too many are not reported. */
+  def trained(epoch: TrainingReports.Epoch): Unit = changed {
+    training += epoch
+    if (training.size > TrainingReports.EpochsMax) training.dequeue()
+  }
+
+  /** `ends`: it is the last report. Times of tasks and epochs are in one report each. */
   def progress(ends: Boolean): JMap[String, Any] = {
     val report = counts(ends)
     val names = new JList[String]()
@@ -128,6 +138,10 @@ private[hrm] final class HrmListener(
     }
     report.put("stages", active)
     report.put("executor_tasks", executorTasks.take(ends, running > 0))
+    val epochs = new JList[JMap[String, Any]]()
+    training.foreach(epoch => epochs.add(epoch.describe))
+    training.clear()
+    report.put("training", epochs)
     report
   }
 

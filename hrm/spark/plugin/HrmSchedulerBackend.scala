@@ -53,7 +53,7 @@ import org.apache.spark.internal.config
 import org.apache.spark.launcher.SparkAppHandle.State
 import org.apache.spark.resource.ResourceProfile
 import org.apache.spark.rpc.{RpcAddress, RpcCallContext, RpcEndpointAddress}
-import org.apache.spark.scheduler.{ExecutorDecommission, ExecutorExited, ExecutorProcessLost}
+import org.apache.spark.scheduler.{ExecutorDecommission, ExecutorDecommissionInfo, ExecutorExited, ExecutorProcessLost}
 import org.apache.spark.scheduler.TaskSchedulerImpl
 import org.apache.spark.scheduler.cluster.{CoarseGrainedSchedulerBackend, SchedulerBackendUtils}
 import org.apache.spark.scheduler.cluster.CoarseGrainedClusterMessages.RegisterExecutor
@@ -234,6 +234,25 @@ private[hrm] class HrmSchedulerBackend(scheduler: TaskSchedulerImpl, sc: SparkCo
 
   override def nodeTimeout(timeoutMs: Int): Unit = nodeTimeoutMs = timeoutMs.toLong
 
+  /**
+   * Decommissioned are those that have nothing to do, then the youngest: they take no more tasks, and end once theirs
+   * are done. Where the user has turned decommissioning off, those end that have nothing to do now. What Spark wants in
+   * all stays as it is; the AppMaster requests no more than the limit of it.
+   */
+  override def limitExecutors(most: Int): Unit = {
+    val own = getExecutorIds().filter(id =>
+      getExecutorResourceProfileId(id) == ResourceProfile.DEFAULT_RESOURCE_PROFILE_ID && !decommissions(id))
+    val surplus = own.sortBy(id => (scheduler.isExecutorBusy(id), -id.toLongOption.getOrElse(0L)))
+      .take(own.size - most)
+    if (surplus.nonEmpty && !ExecutorLaunch.decommissions(conf))
+      killExecutors(surplus, adjustTargetNumExecutors = false, countFailures = false, force = false)
+    else if (surplus.nonEmpty) {
+      val why = ExecutorDecommissionInfo(s"the master allows the application $most executors now")
+      decommissionExecutors(
+        surplus.map(_ -> why).toArray, adjustTargetNumExecutors = false, triggeredByExecutor = false)
+    }
+  }
+
   override def executorStarted(executorId: String, node: String): Unit =
     logInfo(s"Executor $executorId started on node $node")
 
@@ -258,6 +277,8 @@ private[hrm] class HrmSchedulerBackend(scheduler: TaskSchedulerImpl, sc: SparkCo
       case NonFatal(e) if stopping.get() => logDebug(s"executor $executorId has ended late: $e")
     }
   }
+
+  def trained(epoch: TrainingReports.Epoch): Unit = listener.trained(epoch)
 
   override def excludedHosts: Set[String] = scheduler.excludedNodes()
 

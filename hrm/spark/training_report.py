@@ -1,0 +1,51 @@
+"""How a driver in Python reports what its model has come to: through py4j to the plugin.
+
+The plugin keeps the report until the AppMaster fetches it (``TrainingReports.scala``), which sends
+it to the master with its counts. Nothing waits for any of them.
+"""
+
+from __future__ import annotations
+
+import math
+import numbers
+import threading
+import time
+
+__all__ = ["send"]
+
+_lock = threading.Lock()
+_reported_at_s: dict[str, float] = {}
+"""By application, when it last reported. One driver has few of these."""
+
+
+def send(epoch: int, loss: float, accuracy: float | None) -> bool:
+    """See ``hrm.report``."""
+    if not isinstance(epoch, numbers.Integral) or isinstance(epoch, bool):
+        raise TypeError(f"epoch must be a whole number, not {epoch!r}")
+    if epoch < 0:
+        raise ValueError(f"epoch must not be negative: {epoch}")
+    for name, value in (("loss", loss), ("accuracy", accuracy)):
+        stated = value is not None or name == "loss"
+        if stated and not isinstance(value, numbers.Real):
+            raise TypeError(f"{name} must be a number, not {value!r}; of a tensor: .item()")
+    from py4j.java_gateway import JavaClass
+    from pyspark import SparkContext
+
+    # There is no public way to the context of this process that makes none where there is none.
+    context = SparkContext._active_spark_context
+    if context is None or context._jsc is None:
+        return False
+    seconds = _since_last(context.applicationId)
+    reports = context._jvm.org.apache.spark.scheduler.cluster.hrm.TrainingReports
+    if not isinstance(reports, JavaClass):
+        return False  # this Spark has no plugin of HRM, or an older one
+    stated = math.nan if accuracy is None else float(accuracy)
+    return bool(reports.report(context._jsc.sc(), int(epoch), float(loss), stated, seconds))
+
+
+def _since_last(application_id: str) -> float:
+    now = time.monotonic()
+    with _lock:
+        before = _reported_at_s.get(application_id)
+        _reported_at_s[application_id] = now
+    return 0.0 if before is None else now - before
