@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from hrm.core.master import gangs, run_time_corrections
 from hrm.core.master.class_guesses import ClassGuesses
+from hrm.core.master.elastic_applications import ElasticApplications
 from hrm.core.master.entities import Application, Container
 from hrm.core.master.node_registry import NodeRegistry
 from hrm.core.master.observed_tasks import observed
@@ -55,11 +56,13 @@ class ApplicationRegistry:
         placement: PlacementCoordinator,
         nodes: NodeRegistry,
         queues: QueueAdministration,
+        elastic: ElasticApplications,
     ) -> None:
         self.master_state = master_state
         self.placement = placement
         self.nodes = nodes
         self.queues = queues
+        self.elastic = elastic
         self.guesses = ClassGuesses(master_state)
         self.count = 0
         self._forgotten: dict[ApplicationId, None] = {}
@@ -228,7 +231,7 @@ class ApplicationRegistry:
         if app is not None:
             self.master_state.queue_fairness.progressed(app, event.progress, event.now)
             app.progress = event.progress
-            app.training = event.training[-1] if event.training else app.training
+            self.elastic.reported(app, event.training, event.now)
             run_time_corrections.progressed(self.master_state, app, event.now)
             observed(self.master_state, app, event.tasks, event.now)
 
@@ -363,6 +366,7 @@ class ApplicationRegistry:
         self.master_state.ended.append(app.application_id)
         natural = state is ApplicationState.SUCCEEDED
         self.guesses.ended(app, succeeded=natural)
+        self.elastic.forget(app, now)
         self.master_state.learn_run_times(app, now, succeeded=natural)
         cause = EndCause.RELEASED if natural else EndCause.KILLED
         for container in list(app.containers.values()):

@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 
+from hrm.core.elasticity.beta_rule import BetaRule, ElasticityPolicy
 from hrm.core.master.application_registry import ApplicationRegistry
+from hrm.core.master.elastic_applications import ElasticApplications
 from hrm.core.master.epochs import Epochs, Registration
 from hrm.core.master.gang_starts import GangStarts
 from hrm.core.master.known_company import KnownCompany
@@ -37,6 +39,8 @@ from hrm.core.vocabulary.wakefulness import Wakefulness, excused
 
 __all__ = ["MasterCore"]
 
+_BETA_RULE = BetaRule()
+
 
 class MasterCore:
     """One master.
@@ -56,6 +60,8 @@ class MasterCore:
         queues: the tree of queues that the store knows; None: the one queue ``root.default``.
         queue_rules: which of them applications go to that name none.
         division: how queues' shares are divided over unlike platforms; None: not at all.
+        elasticity: how many executors applications have that report what they train; None: all
+            that they request.
     """
 
     def __init__(
@@ -74,6 +80,7 @@ class MasterCore:
         queues: QueueTree | None = None,
         queue_rules: tuple[QueueRule, ...] = (),
         division: PlatformDivision | None = None,
+        elasticity: ElasticityPolicy | None = _BETA_RULE,
     ) -> None:
         bounds = bounds or Bounds()
         self.master_state = MasterState(epoch, bounds, watch, queues)
@@ -89,8 +96,9 @@ class MasterCore:
         self.epochs = Epochs(self.master_state, now)
         self.master_state.epoch_id = epoch_id
         self.queues = QueueAdministration(self.master_state, self.placement, queue_rules)
+        self.elastic = ElasticApplications(self.master_state, self.placement, elasticity)
         self.applications = ApplicationRegistry(
-            self.master_state, self.placement, self.nodes, self.queues
+            self.master_state, self.placement, self.nodes, self.queues, self.elastic
         )
         self._remember(run_times, learned_classes)
         self._awake = Wakefulness(bounds.asleep_s, now)
@@ -210,6 +218,7 @@ class MasterCore:
         self.gang_starts.tick(now)
         self.repartitioning.tick(now)
         self.applications.tick(now)
+        self.elastic.tick(now)
         self.subscriptions.tick(now)
         self.placement.tick(now)
         self.master_state.queue_fairness.tick(now)

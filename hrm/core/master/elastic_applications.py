@@ -1,0 +1,252 @@
+"""Applications that train a model and say so: their executors follow what they learn.
+
+An application whose driver reports epochs (``hrm.report``) is elastic. While it has no limit, it
+has what it requests, as any other. ``hrm.core.elasticity`` decides on its reports; what comes out
+is a limit of its executors (``MasterState.limit_executors``), never less than its gang, or than
+one, and never more than what it last requested without a limit. Where the limit is that, there is
+none. Which executors end, and when, is Spark's to say: those are decommissioned, with what they
+run.
+
+So capacity is freed where a model has converged, and schedulers give it to whatever waits. What is
+free while nothing waits goes back to those that learn.
+
+An application that reports nothing is never touched, nor a stream, nor a driver of a submission.
+An accuracy that is not stated is taken from the loss: the part of the first loss that is gone.
+
+Limits: a limit is this master's, and the next one begins without. ``free`` is counted in executors
+of the application that is asked about; other sizes see it as it is.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from hrm.core.elasticity.beta_rule import ElasticityPolicy
+from hrm.core.elasticity.elasticity_core import ElasticityCore, ElasticitySettings
+from hrm.core.elasticity.elasticity_messages import (
+    ElasticCapacityChanged,
+    ElasticityCommand,
+    RefuseReport,
+    SetWorkers,
+    TrainingEnded,
+    TrainingReported,
+    TrainingStarted,
+    TrainingWorkersChanged,
+)
+from hrm.core.master.entities import Application, Container
+from hrm.core.master.placement import PlacementCoordinator
+from hrm.core.master.state import MasterState
+from hrm.core.scheduling.cluster_view import ClusterView
+from hrm.core.vocabulary.feasibility import demand_vector
+from hrm.core.vocabulary.model import (
+    ApplicationId,
+    ContainerState,
+    TrainingReport,
+    WorkloadClass,
+)
+
+__all__ = ["ElasticApplications"]
+
+_DEFAULT_PROFILE = 0
+_EPOCHS_MAX = 10**9
+"""Nobody says how many there will be."""
+_LEAST_S = 1e-3
+
+
+@dataclass(slots=True)
+class _Training:
+    """``first_loss``: the greatest finite one so far. ``problem``: why its latest report does not
+    count; empty if it does."""
+
+    first_loss: float = math.nan
+    problem: str = ""
+
+
+class ElasticApplications:
+    """The elastic ones among the applications. ``policy`` None: there are none."""
+
+    def __init__(
+        self,
+        master_state: MasterState,
+        placement: PlacementCoordinator,
+        policy: ElasticityPolicy | None,
+    ) -> None:
+        self._master_state = master_state
+        self._placement = placement
+        self.policy = policy
+        self.core = ElasticityCore(
+            ElasticitySettings(resizes_per_minute=master_state.bounds.elastic_resizes_per_minute)
+        )
+        self._trainings: dict[ApplicationId, _Training] = {}
+        self._view: ClusterView | None = None
+        self._next_tick_s = -math.inf
+
+    def reported(self, app: Application, reports: tuple[TrainingReport, ...], now: float) -> None:
+        """An application has reported epochs, the latest last."""
+        if not reports:
+            return
+        app.training = reports[-1]
+        if self.policy is None or app.is_driver:
+            return
+        if app.record.workload_class is WorkloadClass.STREAM:
+            self.forget(app, now)
+            return
+        training = self._trainings.setdefault(app.application_id, _Training())
+        for report in reports:
+            if not self._follow(app, now):
+                return
+            self._capacity(app, now)
+            self._take(training, self.core.reported(_event(app, training, report, now)))
+            self._decide()
+
+    def forget(self, app: Application, now: float) -> None:
+        """It has ended, or is not elastic after all: then it has what it requests."""
+        if self._trainings.pop(app.application_id, None) is not None:
+            self.core.ended(TrainingEnded(now=now, job_id=app.application_id))
+            self._master_state.limit_executors(app, None)
+
+    def tick(self, now: float) -> None:
+        """What is free while nothing waits goes to those that learn."""
+        if now < self._next_tick_s or not self._trainings:
+            return
+        self._next_tick_s = now + self._master_state.bounds.elastic_period_s
+        apps = self._master_state.applications
+        for name in list(self._trainings):
+            app = apps.get(name)
+            if app is None or app.life.state.ended:
+                del self._trainings[name]
+                self.core.ended(TrainingEnded(now=now, job_id=name))
+        limited = [apps[x] for x in self._trainings if apps[x].executors_max is not None]
+        sizes = [x for app in limited if (x := self._sample(app)) is not None]
+        if sizes:
+            # What suffices for the largest suffices for each.
+            largest = max(sizes, key=lambda x: demand_vector(x.request.resources))
+            self._capacity(apps[largest.application_id], now)
+            self._decide()
+
+    def line(self, app: Application) -> str:
+        """For ``hrm app why``; empty where it is not elastic."""
+        training, job = self._trainings.get(app.application_id), None
+        if training is not None:
+            job = self.core.jobs.get(app.application_id)
+        if training is None or job is None:
+            return ""
+        if training.problem:
+            return f"its latest report of its training does not count: {training.problem}"
+        gain = job.trend.change
+        says = "has reported too few epochs to say what it gains"
+        if job.reports >= self.core.settings.warm_reports and math.isfinite(gain):
+            beta = job.about.beta
+            side = "below" if gain < beta else "not below"
+            says = f"gains {gain:.2g} of accuracy an epoch, {side} {beta:g}"
+        most = job.about.workers_max
+        return f"its training {says}; it may have {job.workers} of the {most} executors it requests"
+
+    def _follow(self, app: Application, now: float) -> bool:
+        """Know it with as many executors as it wants; False: it wants none."""
+        name, wanted = app.application_id, len(_wanted(app))
+        job = self.core.jobs.get(name)
+        if job is None:
+            if not wanted:
+                return False
+            least = min(wanted, max(1, app.record.gang_min))
+            self.core.started(
+                TrainingStarted(
+                    now=now,
+                    job_id=name,
+                    workers=wanted,
+                    workers_min=least,
+                    workers_max=wanted,
+                    epochs_max=_EPOCHS_MAX,
+                    beta=self._master_state.bounds.elastic_beta,
+                    tenant=str(app.record.queue),
+                )
+            )
+        elif app.executors_max is None and wanted and wanted != job.workers:
+            job.about = replace(
+                job.about, workers_min=min(wanted, job.about.workers_min), workers_max=wanted
+            )
+            changed = TrainingWorkersChanged(now=now, job_id=name, workers=wanted)
+            self.core.workers_changed(changed)
+        return True
+
+    def _capacity(self, app: Application, now: float) -> None:
+        """How many more of its executors could start, and how many others wait."""
+        waiting = sum(
+            application_id != app.application_id
+            for scheduler in self._placement.schedulers.values()
+            for application_id in scheduler.jobs
+        )
+        state = self._master_state.state
+        waiting += int(state.waiting_batch.sum() + state.waiting_stream.sum())
+        sample = self._sample(app)
+        free = 0 if waiting or sample is None else self._startable(sample)
+        self.core.capacity_changed(ElasticCapacityChanged(now=now, free=free, waiting=waiting))
+
+    def _startable(self, container: Container) -> int:
+        if self._view is None:
+            self._view = ClusterView(self._master_state.state)
+        else:
+            self._view.renew()
+        app = self._master_state.applications[container.application_id]
+        if app.requires is not None:
+            self._view.require(app.requires)
+        demand = demand_vector(container.request.resources)
+        self._view.open_to(demand)
+        return self._view.startable_count(demand)
+
+    def _sample(self, app: Application) -> Container | None:
+        return next(iter(_wanted(app)), None)
+
+    def _decide(self) -> None:
+        assert self.policy is not None
+        while (view := self.core.question()) is not None:
+            for command in self.core.decide(self.policy.propose(view)):
+                if isinstance(command, SetWorkers):
+                    self._set(command)
+
+    def _take(self, training: _Training, commands: list[ElasticityCommand]) -> None:
+        training.problem = ""
+        for command in commands:
+            if isinstance(command, RefuseReport):
+                training.problem = command.detail
+
+    def _set(self, command: SetWorkers) -> None:
+        app = self._master_state.applications[command.job_id]
+        most = self.core.jobs[command.job_id].about.workers_max
+        workers = command.workers
+        self._master_state.limit_executors(app, None if workers >= most else workers)
+
+
+def _wanted(app: Application) -> list[Container]:
+    """The executors of its default profile that it has or waits for."""
+    return [
+        x
+        for x in app.containers.values()
+        if x.request.resource_profile_id == _DEFAULT_PROFILE
+        and x.stop_cause is None
+        and x.state not in (ContainerState.STOPPING, ContainerState.ENDED)
+    ]
+
+
+def _event(
+    app: Application, training: _Training, report: TrainingReport, now: float
+) -> TrainingReported:
+    """As the core takes it: epochs from 1, and an accuracy in any case."""
+    accuracy = report.accuracy
+    if math.isfinite(report.loss) and not report.loss <= training.first_loss:
+        training.first_loss = report.loss
+    if accuracy is None:
+        gone = 1.0 - report.loss / training.first_loss if training.first_loss > 0 else math.nan
+        accuracy = min(1.0, max(0.0, gone)) if math.isfinite(gone) else gone
+    since_s = report.seconds or now - (app.record.first_running_at_s or now)
+    return TrainingReported(
+        now=now,
+        sender=app.application_id,
+        job_id=app.application_id,
+        epoch=report.epoch + 1,
+        loss=report.loss,
+        accuracy=accuracy,
+        seconds=max(_LEAST_S, since_s),
+    )

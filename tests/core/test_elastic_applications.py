@@ -1,0 +1,217 @@
+"""Applications that report what they train, at the master."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from hrm.core.elasticity.beta_rule import Resize
+from hrm.core.elasticity.elastic_job import ElasticityView
+from hrm.core.messages import events as e
+from hrm.core.vocabulary.model import (
+    ApplicationId,
+    Progress,
+    Resources,
+    TrainingReport,
+    WorkloadClass,
+)
+from hrm.testing.virtual import VirtualCluster, unit
+
+SIZE = Resources(1, 10)
+PROGRESS = Progress()
+
+
+def learning(epoch: int) -> float:
+    """It gains a hundredth an epoch."""
+    return min(1.0, 0.01 * epoch)
+
+
+def converged(epoch: int) -> float:
+    return 0.9
+
+
+class Trainings:
+    """A cluster of ``cores`` and applications that report, one epoch a second."""
+
+    def __init__(self, cores: int) -> None:
+        self.cluster = VirtualCluster([unit("n0", cores)])
+        self.epochs: dict[ApplicationId, int] = {}
+
+    def submit(self, executors: int, **stated: int) -> ApplicationId:
+        app = self.cluster.submit(executors, SIZE, name=f"app-{len(self.epochs)}", **stated)
+        self.cluster.settle()
+        self.epochs[app] = 0
+        return app
+
+    def report(
+        self, app: ApplicationId, accuracy: float | None, loss: float = 0.5, **more: float
+    ) -> None:
+        self.epochs[app] += 1
+        epoch = int(more.get("epoch", self.epochs[app]))
+        report = TrainingReport(epoch=epoch, loss=loss, accuracy=accuracy, seconds=1.0)
+        self.cluster.advance(1.0)
+        self.cluster.submit_to_master(
+            e.ProgressReported(
+                now=self.cluster.now, application_id=app, progress=PROGRESS, training=(report,)
+            )
+        )
+        self.cluster.settle()
+
+    def limit(self, app: ApplicationId) -> int | None:
+        return self.cluster.app(app).executors_max
+
+    def keep_to_limit(self, app: ApplicationId) -> None:
+        """As Spark does: those beyond it end."""
+        limit = self.limit(app)
+        running = sorted(
+            int(x.request.executor_id) for x in self.cluster.app(app).containers.values()
+        )
+        for executor in () if limit is None else running[limit:]:
+            self.cluster.end_process(app, executor)
+        self.cluster.settle()
+
+
+def test_what_learns_no_more_gives_its_executors_to_what_waits() -> None:
+    trainings = Trainings(cores=4)
+    flat, late = trainings.submit(4), trainings.submit(3)
+    assert trainings.cluster.states(late).get("running", 0) == 0
+    limits = []
+    for epoch in range(20):
+        trainings.report(flat, converged(epoch))
+        trainings.keep_to_limit(flat)
+        limits.append(trainings.limit(flat))
+
+    assert limits[:7] == [None] * 7, "it has reported too few to be judged"
+    assert limits[-1] == 1, "one stays"
+    assert sorted(set(x for x in limits if x), reverse=True) == [3, 2, 1], "one at a time"
+    assert trainings.cluster.states(late) == {"running": 3}
+    assert trainings.cluster.states(flat) == {"running": 1}
+
+
+def test_what_is_free_while_nothing_waits_goes_back_to_what_learns() -> None:
+    trainings = Trainings(cores=6)
+    app = trainings.submit(4)
+    for epoch in range(12):
+        trainings.report(app, converged(epoch))
+        trainings.keep_to_limit(app)
+    before = trainings.limit(app)
+    assert before is not None
+    assert before < 4
+    for epoch in range(40):  # its learning rate has dropped
+        trainings.report(app, 0.9 + 0.002 * epoch)
+
+    assert trainings.limit(app) is None, "it has all that it requests"
+
+
+def test_what_still_learns_and_what_reports_nothing_is_not_touched() -> None:
+    trainings = Trainings(cores=4)
+    learns, silent = trainings.submit(2), trainings.submit(2)
+    for epoch in range(30):
+        trainings.report(learns, learning(epoch))
+
+    assert trainings.limit(learns) is None
+    assert trainings.limit(silent) is None
+    line = trainings.cluster.master.elastic.line
+    assert line(trainings.cluster.app(silent)) == ""
+    assert "not below 0.0001; it may have 2 of the 2" in line(trainings.cluster.app(learns))
+
+
+@pytest.mark.parametrize("gang", [2, 3])
+def test_no_gang_is_broken_up(gang: int) -> None:
+    trainings = Trainings(cores=4)
+    app = trainings.submit(4, gang_min=gang)
+    for epoch in range(30):
+        trainings.report(app, converged(epoch))
+        trainings.keep_to_limit(app)
+    assert trainings.limit(app) == gang
+
+
+def test_a_loss_alone_counts_too() -> None:
+    trainings = Trainings(cores=4)
+    flat, learns = trainings.submit(2), trainings.submit(2)
+    for epoch in range(20):
+        trainings.report(flat, None, loss=2.0)
+        trainings.report(learns, None, loss=2.0 - 0.1 * epoch)
+    assert (trainings.limit(flat), trainings.limit(learns)) == (1, None)
+
+
+@pytest.mark.parametrize(
+    ("stated", "says"),
+    [
+        ({"loss": math.nan}, "loss is nan"),
+        ({"loss": math.inf}, "loss is inf"),
+        ({"accuracy": 1.5}, "report a fraction"),
+        ({"accuracy": math.nan}, "accuracy is nan"),
+        ({"epoch": 3}, "came after epoch"),
+    ],
+)
+def test_a_report_that_is_none_changes_nothing_and_is_explained(
+    stated: dict[str, float], says: str
+) -> None:
+    trainings = Trainings(cores=4)
+    app = trainings.submit(4)
+    for epoch in range(7):
+        trainings.report(app, converged(epoch))
+    accuracy = stated.pop("accuracy", 0.9)
+    for _ in range(20):
+        trainings.report(app, accuracy, **stated)
+
+    assert trainings.limit(app) is None
+    line = trainings.cluster.master.elastic.line(trainings.cluster.app(app))
+    assert line.startswith("its latest report of its training does not count")
+    assert says in line
+
+
+def test_a_stream_is_not_elastic_and_one_that_becomes_a_stream_is_no_more() -> None:
+    trainings = Trainings(cores=4)
+    app = trainings.submit(4)
+    for epoch in range(12):
+        trainings.report(app, converged(epoch))
+    assert trainings.limit(app) is not None
+    trainings.cluster.submit_to_master(
+        e.WorkloadClassObserved(
+            now=trainings.cluster.now,
+            application_id=app,
+            workload_class=WorkloadClass.STREAM,
+            evidence="a query",
+        )
+    )
+    trainings.report(app, 0.9)
+    assert trainings.limit(app) is None
+    assert not trainings.cluster.master.elastic.core.jobs
+
+
+def test_an_end_leaves_nothing_behind() -> None:
+    trainings = Trainings(cores=4)
+    app = trainings.submit(2)
+    trainings.report(app, 0.5)
+    trainings.cluster.finish(app)
+    assert not trainings.cluster.master.elastic.core.jobs
+    trainings.report(app, 0.5)
+    trainings.cluster.advance(20)
+    assert not trainings.cluster.master.elastic.core.jobs, "it has ended"
+
+
+def test_whatever_a_policy_proposes_the_limits_hold() -> None:
+    class Wild:
+        """Proposes what may not be."""
+
+        name = "wild"
+
+        def __init__(self) -> None:
+            self.asked = 0
+
+        def propose(self, view: ElasticityView) -> Resize | None:
+            self.asked += 1
+            deltas = (-1, 1, -2, 5)
+            return Resize(self.asked % (len(view.jobs) + 1), deltas[self.asked % 4])
+
+    trainings = Trainings(cores=4)
+    trainings.cluster.master.elastic.policy = Wild()
+    apps = [trainings.submit(2), trainings.submit(2)]
+    for epoch in range(40):
+        for app in apps:
+            trainings.report(app, learning(epoch))
+            limit = trainings.limit(app)
+            assert limit is None or limit == 1
