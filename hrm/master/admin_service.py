@@ -157,6 +157,8 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
         else:
             app = self._find(application_id)
             summary, details = explain(self._master_state, app, self._master.now(), history)
+            of_training = self._master.core.elastic.line(app)
+            details += [of_training] if of_training else []
         return pb.Explanation(application_id=application_id, summary=summary, details=details)
 
     async def KillApplication(  # noqa: N802
