@@ -13,7 +13,9 @@ __all__ = ["report"]
 __version__ = "0.1.0"
 
 
-def report(*, epoch: int, loss: float, accuracy: float | None = None) -> bool:
+def report(
+    *, epoch: int, loss: float, accuracy: float | None = None, epochs: int | None = None
+) -> bool:
     """Say how far a model has come, from the driver, once for each epoch.
 
     An application that reports is elastic: within its limits it gets executors while it learns, and
@@ -25,6 +27,7 @@ def report(*, epoch: int, loss: float, accuracy: float | None = None) -> bool:
         epoch: a number that grows, from 0.
         loss: of this epoch.
         accuracy: a share of 1, on data that the model has not seen; None: only the loss counts.
+        epochs: how many there will be at most; None: nobody knows.
 
     Returns:
         False where no application of this process runs on HRM; nothing happens then.
@@ -34,4 +37,4 @@ def report(*, epoch: int, loss: float, accuracy: float | None = None) -> bool:
     """
     from hrm.spark import training_report
 
-    return training_report.send(epoch, loss, accuracy)
+    return training_report.send(epoch, loss, accuracy, epochs)

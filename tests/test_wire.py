@@ -304,7 +304,7 @@ def test_epochs_arrive_with_progress_as_they_were_stated() -> None:
              "tasks_completed", "tasks_failed", "mean_task_s")  # fmt: skip
     report: dict[str, Any] = {**dict.fromkeys(names, 0), "streaming_queries": [], "stages": []}
     first = {"epoch": 1, "loss": 2.5, "seconds": 0.0}  # of accuracy it says nothing
-    second = {"epoch": 2, "loss": "NaN", "accuracy": 0.75, "seconds": 3.5}
+    second = {"epoch": 2, "loss": "NaN", "accuracy": 0.75, "seconds": 3.5, "epochs": 9}
     update = appmaster_wire.progress({**report, "training": [first, second]})
 
     event = applications.to_event(update, APP, 9.0)
@@ -312,7 +312,7 @@ def test_epochs_arrive_with_progress_as_they_were_stated() -> None:
     assert isinstance(event, e.ProgressReported)
     one, two = event.training
     assert one == TrainingReport(epoch=1, loss=2.5)
-    assert (two.epoch, two.accuracy, two.seconds) == (2, 0.75, 3.5)
+    assert (two.epoch, two.accuracy, two.seconds, two.epochs) == (2, 0.75, 3.5, 9)
     assert math.isnan(two.loss)
 
 

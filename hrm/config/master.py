@@ -134,6 +134,30 @@ class MasterSettings(ServerSettings):
     wait_max_s: float = Field(
         default=BOUNDS.wait_max_s, gt=0, description="longest estimated wait at a resource unit"
     )
+    elasticity_policy: Literal["beta-rule", "rlpto", "off"] = Field(
+        default="beta-rule",
+        description="which applications that report what they train give up executors: beta-rule, "
+        "those that gain less than elastic_beta; rlpto, a trained policy next to it, which is in "
+        "shadow mode at first; off: none",
+    )
+    elastic_beta: float = Field(
+        default=BOUNDS.elastic_beta,
+        gt=0,
+        lt=1,
+        description="accuracy that a training has to gain an epoch, in the mean, to keep its "
+        "executors; of one that states only its loss, the part of its first loss",
+    )
+    elastic_period_s: float = Field(
+        default=BOUNDS.elastic_period_s,
+        gt=0,
+        description="how often executors that are free while nothing waits are given to trainings "
+        "that learn",
+    )
+    elastic_resizes_per_minute: int = Field(
+        default=BOUNDS.elastic_resizes_per_minute,
+        ge=1,
+        description="changes of executors of all trainings together, at most",
+    )
     gpu_preemption: bool = Field(
         default=BOUNDS.gpu_preemption,
         description="preempt the newest executors of batch applications that hold more than their "

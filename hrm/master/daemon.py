@@ -8,6 +8,7 @@ import json
 import secrets
 import signal
 import sys
+import time
 from contextlib import closing
 from functools import partial
 from typing import Any
@@ -22,6 +23,7 @@ from grpc_reflection.v1alpha import reflection
 from hrm import allocator, clock, descriptors, policies, rpc, rpc_server, tls
 from hrm.config import MasterSettings, QueueConfig
 from hrm.connections import ConnectionWatch
+from hrm.core.elasticity.beta_rule import BetaRule, ElasticityPolicy
 from hrm.core.master.core import MasterCore
 from hrm.core.master.entities import Node
 from hrm.core.tenancy.queue_spec import spec_fields
@@ -53,6 +55,7 @@ from hrm.peer_limits import PeerLimits
 from hrm.pipelines.master.service import PipelineService
 from hrm.pipelines.master.settings import pipeline_policy, resizing
 from hrm.pipelines.master.tasks import PipelineTasks
+from hrm.policies.elasticity import guarded_elasticity
 from hrm.policies.guard import GuardRegistry
 from hrm.policies.sharing import divider
 from hrm.tls_server import ServerTls, listen, server_tls
@@ -263,10 +266,22 @@ def _core(
         watch=watch,
         epoch_id=secrets.token_hex(8),
         division=divider(settings.platform_division, settings.platform_affinity),
+        elasticity=_elasticity(settings, guards),
         **known,
     )
     journal.took(None)
     return core
+
+
+def _elasticity(settings: MasterSettings, guards: GuardRegistry) -> ElasticityPolicy | None:
+    """What limits the executors of applications that train."""
+    if settings.elasticity_policy == "off":
+        return None
+    if settings.elasticity_policy == "beta-rule":
+        return BetaRule()
+    guarded = guarded_elasticity(clock_s=time.thread_time, models=settings.state_dir)
+    guards.add(guarded.guard)
+    return guarded
 
 
 async def _until_stopped(

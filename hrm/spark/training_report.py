@@ -10,6 +10,7 @@ import math
 import numbers
 import threading
 import time
+from typing import Any
 
 __all__ = ["send"]
 
@@ -18,21 +19,22 @@ _reported_at_s: dict[str, float] = {}
 """By application, when it last reported. One driver has few of these."""
 
 
-def send(epoch: int, loss: float, accuracy: float | None) -> bool:
+def send(epoch: int, loss: float, accuracy: float | None, epochs: int | None = None) -> bool:
     """See ``hrm.report``."""
-    if not isinstance(epoch, numbers.Integral) or isinstance(epoch, bool):
-        raise TypeError(f"epoch must be a whole number, not {epoch!r}")
-    if epoch < 0:
-        raise ValueError(f"epoch must not be negative: {epoch}")
+    for name, count in (("epoch", epoch), ("epochs", 0 if epochs is None else epochs)):
+        if not isinstance(count, numbers.Integral) or isinstance(count, bool):
+            raise TypeError(f"{name} must be a whole number, not {count!r}")
+        if count < 0:
+            raise ValueError(f"{name} must not be negative: {count}")
     for name, value in (("loss", loss), ("accuracy", accuracy)):
-        stated = value is not None or name == "loss"
-        if stated and not isinstance(value, numbers.Real):
+        is_stated = value is not None or name == "loss"
+        if is_stated and not isinstance(value, numbers.Real):
             raise TypeError(f"{name} must be a number, not {value!r}; of a tensor: .item()")
     from py4j.java_gateway import JavaClass
     from pyspark import SparkContext
 
     # There is no public way to the context of this process that makes none where there is none.
-    context = SparkContext._active_spark_context
+    context: Any = SparkContext._active_spark_context
     if context is None or context._jsc is None:
         return False
     seconds = _since_last(context.applicationId)
@@ -40,7 +42,8 @@ def send(epoch: int, loss: float, accuracy: float | None) -> bool:
     if not isinstance(reports, JavaClass):
         return False  # this Spark has no plugin of HRM, or an older one
     stated = math.nan if accuracy is None else float(accuracy)
-    return bool(reports.report(context._jsc.sc(), int(epoch), float(loss), stated, seconds))
+    most = int(epochs or 0)
+    return bool(reports.report(context._jsc.sc(), int(epoch), float(loss), stated, seconds, most))
 
 
 def _since_last(application_id: str) -> float:

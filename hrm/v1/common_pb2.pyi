@@ -327,16 +327,18 @@ class Progress(_message.Message):
     def __init__(self, active_jobs: _Optional[int] = ..., active_stages: _Optional[int] = ..., completed_stages: _Optional[int] = ..., tasks_total: _Optional[int] = ..., tasks_running: _Optional[int] = ..., tasks_completed: _Optional[int] = ..., tasks_failed: _Optional[int] = ..., mean_task_s: _Optional[float] = ..., streaming_queries: _Optional[_Iterable[str]] = ..., stages: _Optional[_Iterable[_Union[StageProgress, _Mapping]]] = ..., executor_tasks: _Optional[_Iterable[_Union[ExecutorTasks, _Mapping]]] = ..., training: _Optional[_Iterable[_Union[TrainingReport, _Mapping]]] = ...) -> None: ...
 
 class TrainingReport(_message.Message):
-    __slots__ = ("epoch", "loss", "accuracy", "seconds")
+    __slots__ = ("epoch", "loss", "accuracy", "seconds", "epochs")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     LOSS_FIELD_NUMBER: _ClassVar[int]
     ACCURACY_FIELD_NUMBER: _ClassVar[int]
     SECONDS_FIELD_NUMBER: _ClassVar[int]
+    EPOCHS_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     loss: float
     accuracy: float
     seconds: float
-    def __init__(self, epoch: _Optional[int] = ..., loss: _Optional[float] = ..., accuracy: _Optional[float] = ..., seconds: _Optional[float] = ...) -> None: ...
+    epochs: int
+    def __init__(self, epoch: _Optional[int] = ..., loss: _Optional[float] = ..., accuracy: _Optional[float] = ..., seconds: _Optional[float] = ..., epochs: _Optional[int] = ...) -> None: ...
 
 class ExecutorTasks(_message.Message):
     __slots__ = ("executor_id", "stage", "tasks", "run_s", "input_bytes")

@@ -337,6 +337,7 @@ def _training(report: Mapping[str, Any]) -> common_pb2.TrainingReport:
         epoch=max(0, int(report["epoch"])),
         loss=float(report["loss"]),
         seconds=max(0.0, float(report["seconds"])),
+        epochs=max(0, int(report.get("epochs", 0))),
     )
     if report.get("accuracy") is not None:
         message.accuracy = float(report["accuracy"])

@@ -556,6 +556,7 @@ def to_training(message: common.Progress) -> tuple[TrainingReport, ...]:
             loss=each.loss,
             accuracy=each.accuracy if each.HasField("accuracy") else None,
             seconds=to_amount(each.seconds, "seconds"),
+            epochs=to_whole(each.epochs, "epochs", 0, COUNT_MAX),
         )
         for each in message.training
     )
@@ -563,7 +564,11 @@ def to_training(message: common.Progress) -> tuple[TrainingReport, ...]:
 
 def from_training(value: TrainingReport) -> common.TrainingReport:
     return common.TrainingReport(
-        epoch=value.epoch, loss=value.loss, accuracy=value.accuracy, seconds=value.seconds
+        epoch=value.epoch,
+        loss=value.loss,
+        accuracy=value.accuracy,
+        seconds=value.seconds,
+        epochs=value.epochs,
     )
 
 

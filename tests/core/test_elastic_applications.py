@@ -84,7 +84,7 @@ def test_what_learns_no_more_gives_its_executors_to_what_waits() -> None:
 
     assert limits[:7] == [None] * 7, "it has reported too few to be judged"
     assert limits[-1] == 1, "one stays"
-    assert sorted(set(x for x in limits if x), reverse=True) == [3, 2, 1], "one at a time"
+    assert sorted({x for x in limits if x}, reverse=True) == [3, 2, 1], "one at a time"
     assert trainings.cluster.states(late) == {"running": 3}
     assert trainings.cluster.states(flat) == {"running": 1}
 

@@ -14,6 +14,8 @@ import hrm
     [
         ({"epoch": -1, "loss": 0.5}, ValueError, "must not be negative"),
         ({"epoch": 1.5, "loss": 0.5}, TypeError, "a whole number"),
+        ({"epoch": 1, "loss": 0.5, "epochs": 2.5}, TypeError, "epochs must be a whole number"),
+        ({"epoch": 1, "loss": 0.5, "epochs": -1}, ValueError, "epochs must not be negative"),
         ({"epoch": True, "loss": 0.5}, TypeError, "a whole number"),
         ({"epoch": 1, "loss": "low"}, TypeError, "loss must be a number"),
         ({"epoch": 1, "loss": None}, TypeError, "loss must be a number"),

@@ -106,7 +106,11 @@ class MasterCore:
         self.slept_s = 0.0
         """Seconds slept that have not been reported yet; the reporter resets it to 0."""
         self._recover(records, now)
-        self._handlers: dict[type[e.Event], Callable[..., None]] = {
+        self._handlers = self._routes()
+
+    def _routes(self) -> dict[type[e.Event], Callable[..., None]]:
+        """Which part takes in what."""
+        return {
             e.NodeRegistered: self.nodes.registered,
             e.NodeReported: self.nodes.reported,
             e.ContainerReported: self.nodes.container_reported,

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import Protocol, runtime_checkable
 
 from hrm.core.elasticity.beta_rule import ElasticityPolicy
 from hrm.core.elasticity.elasticity_core import ElasticityCore, ElasticitySettings
@@ -41,6 +42,7 @@ from hrm.core.scheduling.cluster_view import ClusterView
 from hrm.core.vocabulary.feasibility import demand_vector
 from hrm.core.vocabulary.model import (
     ApplicationId,
+    ApplicationState,
     ContainerState,
     TrainingReport,
     WorkloadClass,
@@ -50,7 +52,7 @@ __all__ = ["ElasticApplications"]
 
 _DEFAULT_PROFILE = 0
 _EPOCHS_MAX = 10**9
-"""Nobody says how many there will be."""
+"""Where the application does not say how many there will be."""
 _LEAST_S = 1e-3
 
 
@@ -61,6 +63,13 @@ class _Training:
 
     first_loss: float = math.nan
     problem: str = ""
+
+
+@runtime_checkable
+class _HearsOfEnds(Protocol):
+    """A policy that compares what it decided with how it ended."""
+
+    def ended(self, job_id: ApplicationId, *, now: float, ok: bool) -> None: ...
 
 
 class ElasticApplications:
@@ -94,7 +103,7 @@ class ElasticApplications:
             return
         training = self._trainings.setdefault(app.application_id, _Training())
         for report in reports:
-            if not self._follow(app, now):
+            if not self._follow(app, report, now):
                 return
             self._capacity(app, now)
             self._take(training, self.core.reported(_event(app, training, report, now)))
@@ -104,7 +113,11 @@ class ElasticApplications:
         """It has ended, or is not elastic after all: then it has what it requests."""
         if self._trainings.pop(app.application_id, None) is not None:
             self.core.ended(TrainingEnded(now=now, job_id=app.application_id))
-            self._master_state.limit_executors(app, None)
+            if isinstance(self.policy, _HearsOfEnds):
+                ok = app.life.state is not ApplicationState.FAILED
+                self.policy.ended(app.application_id, now=now, ok=ok)
+            if not app.life.state.ended:
+                self._master_state.limit_executors(app, None)
 
     def tick(self, now: float) -> None:
         """What is free while nothing waits goes to those that learn."""
@@ -112,11 +125,6 @@ class ElasticApplications:
             return
         self._next_tick_s = now + self._master_state.bounds.elastic_period_s
         apps = self._master_state.applications
-        for name in list(self._trainings):
-            app = apps.get(name)
-            if app is None or app.life.state.ended:
-                del self._trainings[name]
-                self.core.ended(TrainingEnded(now=now, job_id=name))
         limited = [apps[x] for x in self._trainings if apps[x].executors_max is not None]
         sizes = [x for app in limited if (x := self._sample(app)) is not None]
         if sizes:
@@ -143,7 +151,7 @@ class ElasticApplications:
         most = job.about.workers_max
         return f"its training {says}; it may have {job.workers} of the {most} executors it requests"
 
-    def _follow(self, app: Application, now: float) -> bool:
+    def _follow(self, app: Application, report: TrainingReport, now: float) -> bool:
         """Know it with as many executors as it wants; False: it wants none."""
         name, wanted = app.application_id, len(_wanted(app))
         job = self.core.jobs.get(name)
@@ -158,7 +166,7 @@ class ElasticApplications:
                     workers=wanted,
                     workers_min=least,
                     workers_max=wanted,
-                    epochs_max=_EPOCHS_MAX,
+                    epochs_max=report.epochs + 1 if report.epochs else _EPOCHS_MAX,
                     beta=self._master_state.bounds.elastic_beta,
                     tenant=str(app.record.queue),
                 )

@@ -534,13 +534,15 @@ class TrainingReport:
     """One epoch of a model that an application trains, as its driver says with ``hrm.report``.
 
     ``loss`` and ``accuracy``: as stated, which may be no number; None: not stated. ``seconds``:
-    since the report before, 0 of the first.
+    since the report before, 0 of the first. ``epochs``: how many there will be at most, 0: not
+    stated.
     """
 
     epoch: int
     loss: float
     accuracy: float | None = None
     seconds: float = 0.0
+    epochs: int = 0
 
 
 def is_driver(application_id: ApplicationId) -> bool:
