@@ -16,6 +16,7 @@ from hrm.sim.faults.plan_generator import draw
 from hrm.sim.run import run_plan
 from tests.sim.planted import (
     drivers,
+    elasticity,
     gangs,
     gpus,
     masters,
@@ -57,16 +58,16 @@ from tests.sim.planted.plans import (
 
 SEEDS = range(150)
 LIMITS = (
-    Limits(without=frozenset({"yielding", "pipelines", "priorities"})),
-    Limits(without=frozenset({"submissions", "yielding", "pipelines", "priorities"})),
+    Limits(without=frozenset({"yielding", "pipelines", "priorities", "training"})),
+    Limits(without=frozenset({"submissions", "yielding", "pipelines", "priorities", "training"})),
 )
 """One of the bugs is rare if the nodes are full of drivers; those of what yields and of classes
 have plans."""
-PLAIN = Limits(without=frozenset({"queues", "yielding", "pipelines"}))
+PLAIN = Limits(without=frozenset({"queues", "yielding", "pipelines", "training"}))
 """What the seeds below meant when they found something."""
 MODULES = (
     *(scheduling, gangs, nodes, masters, turns, gpus, drivers, queues, platforms, yielding),
-    *(pipelines, priorities),
+    *(pipelines, priorities, elasticity),
 )
 BUGS = [bug for module in MODULES for bug in module.BUGS]
 
@@ -149,7 +150,7 @@ CAUGHT_UNDER: dict[Callable[[pytest.MonkeyPatch], None], Plan] = {
     gangs.gangs_behind_any_smaller: behind_a_labelled_gang(0),
     scheduling.exclusions_of_all_alike: behind_an_excluded_job(0),
     gangs.gang_of_one_size: draw(
-        1597, Limits(without=frozenset({"labels", "queues", "yielding", "pipelines"}))
+        1597, Limits(without=frozenset({"labels", "queues", "yielding", "pipelines", "training"}))
     ),
     scheduling.units_of_one_node_are_one: beside_a_free_gpu(0),
     gpus.gpu_granted_twice: gpu_rivals(0, preemption=True),
@@ -193,6 +194,11 @@ CAUGHT_UNDER: dict[Callable[[pytest.MonkeyPatch], None], Plan] = {
     priorities.interrupted_without_end: queue_plans.interrupted(),
     priorities.the_highest_interrupt_each_other: queue_plans.interrupted(),
     priorities.interrupted_and_last: queue_plans.interrupted(),
+    elasticity.gangs_are_broken_up: elasticity.trainings(0),
+    elasticity.the_limit_is_forgotten: elasticity.trainings(0),
+    elasticity.ended_and_elastic: elasticity.trainings(0),
+    elasticity.streams_are_limited: elasticity.trainings(0),
+    elasticity.resized_at_every_report: elasticity.trainings(0, resizes_per_minute=2),
     pipelines.end_of_an_old_attempt: pipelines.cut_workers(0),
     pipelines.tasks_of_a_lost_worker: pipelines.busy_workers(0),
     pipelines.placed_though_it_came_back: pipelines.busy_workers(0),

@@ -24,7 +24,9 @@ from hrm.core.vocabulary.model import (
     ContainerRequest,
     ContainerStatus,
     Followed,
+    Progress,
     Resources,
+    TrainingReport,
     WorkloadClass,
 )
 from hrm.core.vocabulary.wakefulness import Patience
@@ -94,6 +96,8 @@ class Driver:
             clock.at(begin_s + at_s, self._observe, name)
         for at_s, steps in plan.priority_requests:
             clock.at(max(begin_s, clock.now + at_s), self._ask_priority, steps)
+        for at_s, report in plan.training:
+            clock.at(begin_s + at_s, self._report, report)
         for at_s, hosts in plan.exclusions:
             clock.at(max(begin_s, clock.now + at_s), self._exclude, hosts)
 
@@ -238,6 +242,11 @@ class Driver:
                 am.ClassObserved(now=0.0, workload_class=name, evidence="observed")
             )
 
+    def _report(self, report: TrainingReport) -> None:
+        """It trains while it has executors; what it reports goes the way of its counts."""
+        if self.appmaster is not None and not self.outcome and self.alive():
+            self.appmaster.report(report)
+
     def limit(self, executors_max: int) -> None:
         """Executors beyond so many finish what they do, and end by themselves."""
         prefix = f"{self.application_id}-x"
@@ -295,6 +304,17 @@ class _AppMaster(Peer):
             if self._stream is not None:
                 self._stream.close_client()
 
+    def report(self, report: TrainingReport) -> None:
+        """Without a session it is lost: counts are sent again, epochs are not."""
+        if self._stream is not None and self.core.attached:
+            progress = e.ProgressReported(
+                now=0.0,
+                application_id=self._application_id,
+                progress=Progress(tasks_running=1),
+                training=(report,),
+            )
+            self._stream.send_to_server(progress)
+
     def deliver(self, event: am.Event) -> None:
         """An event from the driver, when this process takes it in."""
         self.world.sleepers.deliver(self.driver.name, self._deliver, event)
@@ -313,7 +333,7 @@ class _AppMaster(Peer):
             self.world.oracle.violated(f"the AppMaster of {name} raised {error!r}")
             return
         log.emit(name, _event_words(event) + event_format.of_commands(commands))
-        self.world.oracle.after_application(name, self.core)
+        self.world.oracle.after_application(name, self.core, commands)
         for command in commands:
             self._carry_out(command)
         self._set_timer()

@@ -21,7 +21,7 @@ from hrm.core.node.auto_partitioning import AutoBindingRules
 from hrm.core.tenancy.queue_rules import QueueRule
 from hrm.core.tenancy.queue_spec import QueueSpec
 from hrm.core.vocabulary.bounds import YIELD_GRACE_S, Bounds
-from hrm.core.vocabulary.model import Resources, ResourceUnit, WorkloadClass
+from hrm.core.vocabulary.model import Resources, ResourceUnit, TrainingReport, WorkloadClass
 from hrm.core.vocabulary.partitioning import Hardware, Partitioning
 from hrm.core.vocabulary.workload_bounds import WORKLOAD_BOUNDS, WorkloadBounds
 from hrm.sim.faults.pipeline_plan import PipelineClientPlan
@@ -118,6 +118,7 @@ TRAITS = {
     "pipelines": 0.35,
     "packing": 0.3,
     "priorities": 0.5,
+    "training": 0.35,
 }
 """What a run may have in addition to the plain cluster, with its probability."""
 
@@ -209,6 +210,7 @@ class ApplicationPlan:
     ``spark``: what a node must have. ``exclusions``: from when on its driver excludes which hosts.
     ``queue``, ``user``, ``priority``: as it registers; ``queue`` may be empty. ``yields``: its
     executors do. ``priority_requests``: when so many steps up or down are requested for it.
+    ``training``: what it reports of a model, when.
     """
 
     name: str
@@ -235,6 +237,7 @@ class ApplicationPlan:
     priority: int = 0
     yields: bool = False
     priority_requests: tuple[tuple[float, int], ...] = ()
+    training: tuple[tuple[float, TrainingReport], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,6 +47,7 @@ from hrm.sim.faults.priorities import with_priorities
 from hrm.sim.faults.queues import with_queues
 from hrm.sim.faults.rivals import rival_applications, with_rival_gpus
 from hrm.sim.faults.sizes import fits_whole, with_other_size, with_several_gpus
+from hrm.sim.faults.training import with_training
 from hrm.sim.faults.yielding import with_yielding
 
 __all__ = ["draw", "must_run_at_once"]
@@ -162,6 +163,9 @@ def _with_rules(seed: int, number: int, node: NodePlan) -> NodePlan:
 
 def _bounds_of_traits(seed: int, bounds: Bounds, traits: tuple[str, ...]) -> Bounds:
     chance, moves = source(seed, "bounds"), source(seed, "relocation")
+    if "training" in traits:
+        few = source(seed, "training").choice((3, 60))
+        bounds = replace(bounds, elastic_period_s=1.0, elastic_resizes_per_minute=few)
     if "remotes" in traits:
         bounds = replace(bounds, lease_timeout_s=chance.uniform(0.3, 4.0))
     bounds = _with_exclusion(seed, bounds, traits)
@@ -330,6 +334,8 @@ def _application(
         plan = replace(plan, work_s=plan.work_s + source(seed, f"lasting-{number}").uniform(0, 15))
     if "recurring" in traits:
         plan = _recurring(source(seed, f"title-{number}"), plan, number)
+    if "training" in traits:
+        plan = with_training(source(seed, f"training-{number}"), plan, horizon_s)
     if "gangs" in traits:
         plan = _with_gang(source(seed, f"gang-{number}"), plan, nodes)
     if "locality" in traits:

@@ -16,6 +16,7 @@ from collections.abc import Iterable
 from hrm.core.appmaster.application_master import AppMasterCore
 from hrm.core.invariants import master_violations, node_violations
 from hrm.core.master.core import MasterCore
+from hrm.core.messages import appmaster as am
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
 from hrm.core.node.core import NodeCore
@@ -36,6 +37,7 @@ from hrm.sim.oracle.classes import ClassSettling
 from hrm.sim.oracle.copies import Copies, Views
 from hrm.sim.oracle.departures import Departures
 from hrm.sim.oracle.driver_places import DriverPlacesChecks
+from hrm.sim.oracle.elasticity import ElasticityChecks
 from hrm.sim.oracle.estimate_checks import EstimateChecks
 from hrm.sim.oracle.gpu_fairness import GpuFairness
 from hrm.sim.oracle.grants import Grants
@@ -111,12 +113,14 @@ class Oracle:
         self.estimates = EstimateChecks(self.violated)
         self.stop_causes = StopCauses(self.violated)
         self.yielding = YieldingChecks(self.violated)
+        self.elasticity = ElasticityChecks(self.violated)
 
     def violated(self, what: str) -> None:
         self.found.append(what)
 
     def master_began(self, core: MasterCore) -> None:
         self.replies.master_began()
+        self.elasticity.master_began()
         self.silences.master_began()
         self.copies.master_began()
         self.departures.master_began()
@@ -182,6 +186,7 @@ class Oracle:
             self.bindings.registered(event)
         self.estimates.after(core, event, commands)
         self.stop_causes.after(core, event, commands)
+        self.elasticity.after(core, event, commands)
         for scheduler in core.placement.schedulers.values():
             for job in scheduler.jobs.values():
                 if job.policy_fault:
@@ -314,8 +319,9 @@ class Oracle:
     def process_gone(self, container_id: str) -> None:
         self.processes.pop(container_id, None)
 
-    def after_application(self, name: str, core: AppMasterCore) -> None:
+    def after_application(self, name: str, core: AppMasterCore, commands: list[am.Command]) -> None:
         self.checks += 1
+        self.elasticity.after_application(name, core, commands)
         try:
             core.check()
         except AssertionError as error:
