@@ -80,6 +80,7 @@ def document() -> str:
             _daemon("hrm master", config.MasterSettings),
             _daemon("hrm agent", config.AgentSettings),
             _daemon("hrm scheduler", config.SchedulerSettings),
+            _daemon("hrm autoscale", config.AutoscaleSettings),
             _plain("Environment of clients", "Variable", _ENVIRONMENT),
             _plain("Settings in Spark's configuration", "Setting", SPARK_SETTINGS),
         ]
@@ -90,7 +91,8 @@ def _daemon(
     command: str,
     settings: type[config.MasterSettings]
     | type[config.AgentSettings]
-    | type[config.SchedulerSettings],
+    | type[config.SchedulerSettings]
+    | type[config.AutoscaleSettings],
 ) -> str:
     prefix = settings.model_config.get("env_prefix", "")
     lines = [

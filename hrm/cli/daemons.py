@@ -1,4 +1,4 @@
-"""``hrm master``, ``hrm agent`` and ``hrm scheduler``: the daemons, in the foreground.
+"""``hrm master``, ``hrm agent``, ``hrm scheduler``, ``hrm autoscale``: daemons, in the foreground.
 
 Their flags are the settings of :mod:`hrm.config`, one flag a field, so that a new setting has its
 flag, its help text and its check at once. Settings that there were have a flag, too, which no help
@@ -30,7 +30,10 @@ BAD_CONFIGURATION = 2
 FAILED = 1
 
 _Settings = (
-    type[config.MasterSettings] | type[config.AgentSettings] | type[config.SchedulerSettings]
+    type[config.MasterSettings]
+    | type[config.AgentSettings]
+    | type[config.SchedulerSettings]
+    | type[config.AutoscaleSettings]
 )
 
 app = typer.Typer(no_args_is_help=True)
@@ -158,6 +161,22 @@ def _scheduler(flags: dict[str, str | None]) -> None:
     _run(serve())
 
 
+def _autoscale(flags: dict[str, str | None]) -> None:
+    """Ask for nodes and give them back, by what waits and what is forecast, in the foreground.
+
+    An option may also be set in the table autoscale of hrm.toml (nodes_max = 20) or by a variable
+    (HRM_AUTOSCALE_NODES_MAX=20).
+    """
+
+    async def serve() -> int:
+        settings = config.load(config.AutoscaleSettings, **flags)
+        from hrm.autoscale import daemon
+
+        return daemon.run(settings)
+
+    _run(serve())
+
+
 def _run(daemon: Coroutine[Any, Any, int], *, own_log: bool = False) -> None:
     """``own_log``: the daemon sets up structlog by itself."""
     allocator.few_heaps()
@@ -212,3 +231,4 @@ def _escape_logs() -> None:
 app.command("master")(_with_flags(config.MasterSettings, _master, store.PARAMETERS))
 app.command("agent")(_with_flags(config.AgentSettings, _agent))
 app.command("scheduler")(_with_flags(config.SchedulerSettings, _scheduler))
+app.command("autoscale")(_with_flags(config.AutoscaleSettings, _autoscale))

@@ -1,13 +1,15 @@
 """Settings, from the least to the most specific: defaults, ``hrm.toml``, ``HRM_*``, flags.
 
 Every bound that HRM keeps has its name here, so that an error can say which one to change: those of
-the master in ``master``, of agents in ``agent``, of remote schedulers in ``scheduler``. Where their
+the master in ``master``, of agents in ``agent``, of remote schedulers in ``scheduler``, of ``hrm
+autoscale`` in ``autoscale``. Where their
 values come from is in ``sources``. Queues of applications are in ``queues``.
 """
 
 from __future__ import annotations
 
 from hrm.config.agent import AgentSettings, DeclaredGpu
+from hrm.config.autoscale import AutoscaleSettings
 from hrm.config.master import MasterSettings
 from hrm.config.queues import QueueConfig, load_queues
 from hrm.config.scheduler import SchedulerSettings
@@ -16,6 +18,7 @@ from hrm.config.sources import DEFAULT_PORT, config_file, hrm_home, load, token_
 __all__ = [
     "DEFAULT_PORT",
     "AgentSettings",
+    "AutoscaleSettings",
     "DeclaredGpu",
     "MasterSettings",
     "QueueConfig",

@@ -19,7 +19,7 @@ from pydantic import BaseModel
 
 __all__ = ["FORMER", "invalid", "suggestion", "table_name", "unknown_tables", "unknown_variables"]
 
-TABLES = ("master", "agent", "scheduler")
+TABLES = ("master", "agent", "scheduler", "autoscale")
 QUEUE_TABLES = ("queues", "queue_rules")
 """What ``hrm.config.queues`` reads."""
 

@@ -1,7 +1,8 @@
 """Where settings come from: flags, then variables, then one table of a file, then defaults.
 
 The file is looked for at ``$HRM_CONFIG``, then ``./hrm.toml``, then ``$HRM_HOME/hrm.toml``; it has
-one table a daemon (``[master]``, ``[agent]``, ``[scheduler]``), and those of ``hrm.config.queues``.
+one table a daemon (``[master]``, ``[agent]``, ``[scheduler]``, ``[autoscale]``), and those of
+``hrm.config.queues``.
 Variables are ``HRM_MASTER_PORT``, ``HRM_AGENT_CORES`` and so on. Paths are absolute from here on:
 ``~`` is expanded, and what is relative means the directory in which the daemon was started.
 """

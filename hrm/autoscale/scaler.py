@@ -1,0 +1,262 @@
+"""How many nodes there should be, and which of them go.
+
+Wanted is the largest of what the forecast says, what runs and waits now needs, and what queues are
+guaranteed, within the bounds. Up at once. Down only after everything wanted within ``down_after_s``
+was less, a part at a time, and not before ``cooldown_s`` have passed since the last change.
+
+Nodes leave in two steps: drained, so that they get nothing new; then, once nothing runs there any
+more, named to the hook. Never drained is a node with a driver, with a stream's last executor, or
+with anything that is not understood; the feed says which (``NodeSample.is_protected``).
+
+A hook that fails changes nothing: the target is what it was, nodes that were to go are back in
+service, and it is called again after a pause that doubles. Nodes that were asked for and have not
+come are asked for again after ``boot_timeout_s``.
+
+Events in, orders out; no IO, no clock.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+__all__ = [
+    "CallHook",
+    "DrainNodes",
+    "NodeSample",
+    "PoolSample",
+    "ReturnNodes",
+    "Scaler",
+    "ScalerBounds",
+    "ScalerOrder",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScalerBounds:
+    """Limits of what it may do; times in seconds, ``shrink_part`` of the present target."""
+
+    nodes_min: int = 1
+    nodes_max: int = 10
+    down_after_s: float = 600.0
+    cooldown_s: float = 300.0
+    boot_timeout_s: float = 600.0
+    retry_s: float = 30.0
+    retry_max_s: float = 1800.0
+    shrink_part: float = 0.2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeSample:
+    """A node that the master knows and has not lost. ``is_open``: it gets new containers.
+    ``is_protected``: it must not be drained, and ``containers`` are what it holds."""
+
+    name: str
+    is_open: bool = True
+    containers: int = 0
+    is_protected: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolSample:
+    """The cluster at one moment.
+
+    Attributes:
+        needed_nodes: for what is held and what waits, as far as queues' maxima let it start.
+        guaranteed_nodes: for what queues are guaranteed in numbers; parts of the cluster are
+            guaranteed of whatever there is.
+        forecast_nodes: for the P90 of the intervals to come; None: there is no forecast.
+    """
+
+    now: float
+    nodes: tuple[NodeSample, ...]
+    needed_nodes: int
+    guaranteed_nodes: int = 0
+    forecast_nodes: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrainNodes:
+    """They get nothing new from now on."""
+
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReturnNodes:
+    """Back into service: they are needed after all, or the hook has failed."""
+
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallHook:
+    """``wanted_nodes``: how many there should be, those included that are drained and still busy.
+    ``remove``: nodes that hold nothing and get nothing, to be ended; no other ones may be."""
+
+    wanted_nodes: int
+    present_nodes: int
+    remove: tuple[str, ...]
+    reason: str
+
+
+ScalerOrder: TypeAlias = DrainNodes | ReturnNodes | CallHook
+
+
+@dataclass(slots=True)
+class Scaler:
+    """Attributes:
+    target: nodes that there should be in service; None before the first sample.
+    leaving: nodes that this scaler has drained; an administrator's drains are none of them.
+    """
+
+    bounds: ScalerBounds
+    target: int | None = None
+    leaving: dict[str, None] = field(default_factory=dict)
+    _wanted: deque[tuple[float, int]] = field(default_factory=deque)
+    _since_s: float | None = None
+    _changed_at_s: float = float("-inf")
+    _called_at_s: float = float("-inf")
+    _retry_at_s: float = float("-inf")
+    _retry_s: float = 0.0
+    _open: CallHook | None = None
+    _removing: tuple[str, ...] = ()
+    _target_before: int = 0
+
+    def sampled(self, sample: PoolSample) -> list[ScalerOrder]:
+        """What is to be done now, in order. A ``CallHook`` is the last of it; its outcome comes as
+        ``hook_ended`` before the next sample."""
+        assert self._open is None, "the outcome of the last call is missing"
+        present = {node.name: node for node in sample.nodes}
+        self.leaving = {name: None for name in self.leaving if name in present}
+        in_service = [node for node in sample.nodes if node.is_open]
+        wanted = self.wanted(sample)
+        if self.target is None:
+            self.target = len(in_service)
+        if self._since_s is None or sample.now < self._wanted[-1][0]:  # the clock was set back
+            self._since_s, self._wanted = sample.now, deque()
+            self._changed_at_s = self._called_at_s = self._retry_at_s = float("-inf")
+        self._wanted.append((sample.now, wanted))
+        while self._wanted[0][0] < sample.now - self.bounds.down_after_s:
+            self._wanted.popleft()
+        if sample.now < self._retry_at_s:
+            return []
+        if wanted > self.target:
+            return self._grow(sample, wanted, len(in_service))
+        orders = self._shrink(sample, in_service)
+        return [*orders, *self._call_if_due(sample, len(in_service))]
+
+    def wanted(self, sample: PoolSample) -> int:
+        """Nodes that there should be, without regard to what has been before."""
+        forecast = sample.forecast_nodes or 0
+        most = max(forecast, sample.needed_nodes, sample.guaranteed_nodes)
+        return min(max(most, self.bounds.nodes_min), self.bounds.nodes_max)
+
+    def hook_ended(self, ok: bool, now: float) -> list[ScalerOrder]:
+        """The hook that was called last has ended, well or not."""
+        call, self._open = self._open, None
+        assert call is not None
+        self._called_at_s = now
+        if ok:
+            self._retry_s, self._retry_at_s = 0.0, float("-inf")
+            return []
+        self.target = self._target_before
+        doubled = min(self.bounds.retry_max_s, max(self.bounds.retry_s, 2 * self._retry_s))
+        self._retry_s, self._retry_at_s = doubled, now + doubled
+        back = tuple(name for name in call.remove if name in self.leaving)
+        for name in back:
+            del self.leaving[name]
+        if not back:
+            return []
+        self.target += len(back)  # they are in service again
+        return [ReturnNodes(names=back)]
+
+    def _grow(self, sample: PoolSample, wanted: int, in_service: int) -> list[ScalerOrder]:
+        assert self.target is not None
+        orders: list[ScalerOrder] = []
+        self._target_before = self.target
+        back = tuple(self.leaving)[: wanted - self.target]
+        if back:
+            orders.append(ReturnNodes(names=back))
+            for name in back:
+                del self.leaving[name]
+            self._target_before += len(back)
+        self.target, self._changed_at_s = wanted, sample.now
+        if in_service + len(back) < wanted:
+            forecast = "no" if sample.forecast_nodes is None else str(sample.forecast_nodes)
+            reason = (
+                f"{sample.needed_nodes} needed now, {forecast} forecast, "
+                f"{sample.guaranteed_nodes} guaranteed"
+            )
+            orders.append(self._call(in_service + len(back), (), reason))
+        return orders
+
+    def _shrink(self, sample: PoolSample, in_service: list[NodeSample]) -> list[ScalerOrder]:
+        """Drain what is not needed any more, as far as it may be."""
+        bounds, target = self.bounds, self.target
+        assert target is not None and self._since_s is not None
+        peak = max(wanted for _, wanted in self._wanted)
+        rested = sample.now - self._changed_at_s >= bounds.cooldown_s
+        observed = sample.now - self._since_s >= bounds.down_after_s
+        if peak >= target or not rested or not observed:
+            return []
+        lowest = max(peak, target - max(1, int(bounds.shrink_part * target)))
+        self.target, self._changed_at_s = lowest, sample.now
+        free = sorted(
+            (node for node in in_service if not node.is_protected),
+            key=lambda node: (node.containers, node.name),
+        )
+        going = tuple(node.name for node in free[: max(0, len(in_service) - lowest)])
+        self.target = max(lowest, len(in_service) - len(going))
+        self.leaving |= dict.fromkeys(going)
+        return [DrainNodes(names=going)] if going else []
+
+    def _call_if_due(self, sample: PoolSample, in_service: int) -> list[ScalerOrder]:
+        """Nodes that are empty go; and what was asked for and has not happened is asked for
+        again."""
+        target = self.target
+        assert target is not None
+        empty = tuple(
+            node.name
+            for node in sample.nodes
+            if node.name in self.leaving and not node.is_open and not node.containers
+        )
+        late = sample.now - self._called_at_s >= self.bounds.boot_timeout_s
+        is_missing = in_service < target and late
+        is_new = bool(empty) and (late or empty != self._removing)
+        if not (is_missing or is_new):
+            return []
+        self._target_before = target
+        reason = f"{len(empty)} drained and empty" if empty else "nodes have not come in time"
+        return [self._call(in_service, empty, reason)]
+
+    def _call(self, in_service: int, remove: tuple[str, ...], reason: str) -> CallHook:
+        assert self.target is not None
+        self._removing = remove
+        busy = len(self.leaving) - len(remove)
+        self._open = CallHook(
+            wanted_nodes=self.target + busy,
+            present_nodes=in_service + len(self.leaving),
+            remove=remove,
+            reason=reason,
+        )
+        return self._open
+
+    # --- over restarts ------------------------------------------------------------------------
+
+    def as_json(self) -> dict[str, Any]:
+        return {"target": self.target, "leaving": list(self.leaving)}
+
+    def restore(self, document: Mapping[str, Any]) -> None:
+        """Take over from an earlier process.
+
+        Raises:
+            ValueError: the document is none.
+        """
+        target, leaving = document.get("target"), document.get("leaving", [])
+        if not (target is None or isinstance(target, int)) or not isinstance(leaving, list):
+            raise ValueError("it is no state of a scaler")
+        self.target = target
+        self.leaving = dict.fromkeys(str(name) for name in leaving)
