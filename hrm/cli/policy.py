@@ -34,7 +34,11 @@ app.add_typer(policy_group, name="policy")
 
 _OF_PACKAGES = frozenset({"placement", "resizing"})
 """Kinds of candidates: what an application is placed or sized by, from a package."""
-_TRAINERS = {"ldwp": "hrm.learn.ldwp", "ldwp-set": "hrm.learn.ldwp_set"}
+_TRAINERS = {
+    "ldwp": "hrm.learn.ldwp",
+    "ldwp-set": "hrm.learn.ldwp_set",
+    "rlpto": "hrm.learn.ppo",
+}
 NODES_SHOWN = 8
 NameArgument = Annotated[
     str, typer.Argument(metavar="NAME", help="The policy's name; `hrm policy show` lists them.")
@@ -101,7 +105,9 @@ def set_mode(
 @policy_group.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def train(
     context: typer.Context,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="ldwp or ldwp-set.")] = "ldwp-set",
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="ldwp, ldwp-set or rlpto.")
+    ] = "ldwp-set",
     out: Annotated[
         Path | None,
         typer.Option("--out", metavar="FILE", help="Default: NAME-VERSION.npz, here."),
@@ -119,7 +125,7 @@ def train(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Train a policy on this machine; more options: python -m hrm.learn.ldwp_set --help, or
-    hrm.learn.ldwp."""
+    hrm.learn.ldwp, or, for rlpto, hrm.learn.ppo."""
     path = out or Path(f"{name}-{version}.npz")
     words = ["--out", str(path), "--version", str(version), *context.args]
     if from_shadow is not None:
@@ -129,6 +135,9 @@ def train(
     result = _trained(name, words)
     if output is Output.JSON:
         console.print_json(result)
+        return
+    if "summary" in result:
+        console.view(result["summary"])
         return
     if "tuned" in result:
         tuned = result["tuned"]

@@ -78,14 +78,7 @@ class ElasticityOracle:
         return points * rate / float(max(1.0, left) ** self._power)
 
     def _delivered_at(self, held: SimulatedJob) -> float:
-        """The first whole effective epoch at which its accuracy is that of a delivered job."""
         found = self._delivery.get(held.job.job_id)
         if found is None:
-            curve = held.job.curve
-            wanted = DELIVERED * curve.final
-            rise = curve.top - curve.floor
-            epochs = range(1, curve.epochs_max)
-            reached = (e for e in epochs if curve.floor + rise * curve.gained(float(e)) >= wanted)
-            found = float(next(reached, curve.epochs_max))
-            self._delivery[held.job.job_id] = found
+            found = self._delivery[held.job.job_id] = held.job.curve.reaches(DELIVERED)
         return found

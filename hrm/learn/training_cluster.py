@@ -138,6 +138,14 @@ class TrainingCluster:
             self._pass_time()
         return None
 
+    def epoch_share(self, held: SimulatedJob) -> float:
+        """How much of its present epoch ``held`` has done, 0..1."""
+        if not held.workers:
+            return 0.0
+        whole_s = held.job.curve.seconds(held.workers)
+        done = (self.now - held.resumes_at) / whole_s
+        return min(1.0, 1.0 - held.left + max(0.0, done))
+
     def decide(self, wanted: Resize | None) -> None:
         """The policy's decision on the view that ``advance`` has returned."""
         self._carry_out(self.core.decide(wanted))

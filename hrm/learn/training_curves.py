@@ -74,6 +74,13 @@ class TrainingCurve:
         """The accuracy at the iteration limit with one worker all the time."""
         return self.floor + (self.top - self.floor) * self.gained(float(self.epochs_max))
 
+    def reaches(self, share: float) -> float:
+        """The first whole effective epoch with ``share`` of the final accuracy, on one worker."""
+        wanted, rise = share * self.final, self.top - self.floor
+        epochs = range(1, self.epochs_max)
+        reached = (e for e in epochs if self.floor + rise * self.gained(float(e)) >= wanted)
+        return float(next(reached, self.epochs_max))
+
 
 class TrainingState:
     """How far a job has come. ``accuracy`` is without noise."""

@@ -87,7 +87,7 @@ def test_train_writes_a_model(hrm: Run, tmp_path: Path) -> None:
 def test_train_states_what_is_wrong(hrm: Run, tmp_path: Path) -> None:
     pytest.importorskip("torch")
     pytest.importorskip("gymnasium")
-    assert "name one of ldwp, ldwp-set" in hrm("policy", "train", "ect").stderr
+    assert "name one of ldwp, ldwp-set, rlpto" in hrm("policy", "train", "ect").stderr
     log = str(tmp_path / "none.npz")
     assert "keeps no log" in hrm("policy", "train", "ldwp", "--from-shadow", log).stderr
     assert "no log of placements" in hrm("policy", "train", "--from-shadow", log).stderr

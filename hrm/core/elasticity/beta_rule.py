@@ -4,6 +4,10 @@ A job that reports a trend below its beta gives up one worker. What is free then
 wait, by their queue, and where none waits to the running job with the greatest trend. It needs no
 training, and a rule of this kind reproduces the tables of RLPTO (``benchmarks.paper.rlpto``).
 
+``on_demand``, which the source does not have, takes a worker only where something wants it: a job
+that waits, or one that learns and could have more. Otherwise the worker would be idle, and the job
+that gave it up the slower for nothing.
+
 Source: RLPTO (Lu et al., IEEE TPDS 2023), the scheduling loop without its agent.
 """
 
@@ -36,12 +40,14 @@ class ElasticityPolicy(Protocol):
 class BetaRule:
     """See the module."""
 
-    name = "beta-rule"
+    def __init__(self, *, on_demand: bool = False) -> None:
+        self.name = "beta-on-demand" if on_demand else "beta-rule"
+        self._on_demand = on_demand
 
     def propose(self, view: ElasticityView) -> Resize | None:
         if view.steps == 0 and view.reporter is not None:
             job = view.jobs[view.reporter]
-            if job.converging and job.may_shrink:
+            if job.converging and job.may_shrink and (not self._on_demand or _is_wanted(view)):
                 return Resize(view.reporter, -1)
         if view.free < 1 or view.waiting:
             return None
@@ -51,3 +57,11 @@ class BetaRule:
             if learns and (best is None or job.change > view.jobs[best].change):
                 best = place
         return None if best is None else Resize(best, 1)
+
+
+def _is_wanted(view: ElasticityView) -> bool:
+    """Whether one worker more has a use that no free one serves."""
+    if view.waiting:
+        return True
+    learns = (x for x in view.jobs if x.warm and x.change >= x.beta)
+    return view.free == 0 and any(job.workers < job.workers_max for job in learns)

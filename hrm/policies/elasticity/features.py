@@ -2,8 +2,8 @@
 
 Nothing has a unit: times and node time are relative to the mean of the running jobs, workers to
 those of the cluster or of the job, the trend to the job's beta. So the number of jobs, of workers
-and the length of epochs may change, and the order of rows means nothing. What the beta rule would
-do is an input, too; see ``network``.
+and the length of epochs may change, and the order of rows means nothing. What the beta rule
+on demand would do is an input, too; see ``network``.
 
 Source: RLPTO (Lu et al., IEEE TPDS 2023), section 4.2, whose state has a place for each job.
 """
@@ -42,7 +42,7 @@ ELASTIC_FIELDS = (
 CLUSTER_FIELDS = ("free", "waiting", "crowded", "steps", "no_reporter", "converging", "learning")
 _TREND_MAX = 5.0
 ELASTICITY_SCHEMA = hashlib.sha256(repr((ELASTIC_FIELDS, CLUSTER_FIELDS)).encode()).hexdigest()[:16]
-_RULE = BetaRule()
+_RULE = BetaRule(on_demand=True)
 
 
 class ElasticityState(NamedTuple):
@@ -53,7 +53,7 @@ class ElasticityState(NamedTuple):
         cluster: shape (``CLUSTER_FIELDS``,), float32.
         mask: shape (2 n + 1,): what may be chosen. Action 0 is nothing, 1 to n one worker more for
             that job, n + 1 to 2 n one less.
-        rule: the action of the beta rule.
+        rule: the action of the beta rule on demand.
     """
 
     jobs: Singles

@@ -1,9 +1,9 @@
 """The network of elasticity in numpy: a logit for each change of each job, one for none, a value.
 
 All jobs share their weights, and see the others by the mean of what the network makes of them: any
-number of jobs in any order. To the logit of the action of the beta rule a learned constant is
-added, and the last layer begins at zero: before it is trained, the network is that rule with some
-exploration, and it learns where to depart from it (a residual policy).
+number of jobs in any order. To the logit of the action of the beta rule on demand a learned
+constant is added, and the last layer begins at zero: before it is trained, the network is that rule
+with some exploration, and it learns where to depart from it (a residual policy).
 
 Weights are stored as (inputs, outputs), float32.
 """
@@ -21,10 +21,10 @@ from hrm.policies.elasticity.features import (
     Singles,
 )
 
-__all__ = ["ZERO_ARRAYS", "action_logits", "elastic_shapes"]
+__all__ = ["RULE_LOGIT", "ZERO_ARRAYS", "action_logits", "elastic_shapes", "state_value"]
 
 WIDTH = 64
-RULE_LOGIT = 3.0
+RULE_LOGIT = 4.0
 """The first value of the constant."""
 ZERO_ARRAYS = ("wa", "wn", "wv", "bv")
 """Arrays that begin at zero."""
@@ -54,3 +54,12 @@ def action_logits(weights: Mapping[str, Singles], state: ElasticityState) -> Sin
     logits[state.rule] += w["rule"][0]
     found: Singles = np.where(state.mask, logits, -np.inf).astype(np.float32)
     return found
+
+
+def state_value(weights: Mapping[str, Singles], state: ElasticityState) -> float:
+    """What the critic expects of ``state``, in discounted rewards of training."""
+    w = weights
+    hidden = np.tanh(state.jobs @ w["wj"] + (state.cluster @ w["wg"] + w["b1"]))
+    hidden = np.tanh(hidden @ w["w2"] + w["b2"])
+    context = hidden.mean(axis=0) @ w["wp"] + w["b3"]
+    return float((np.tanh(context) @ w["wv"])[0] + w["bv"][0])

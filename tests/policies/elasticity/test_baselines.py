@@ -22,8 +22,9 @@ from tests.policies.elasticity.views import cold, flat, job, view
 
 def every_policy() -> list[ElasticityPolicy]:
     return [
-        BetaRule(), KeepWorkers(), ConstantWorkers(2), RandomResize(np.random.default_rng(1)),
-        EqualTenants(), Slaq(), Dolphin(), Tradl({0: (0.9, 0.99), 1: (0.9, 0.99), 2: (0.9, 0.99)}),
+        BetaRule(), BetaRule(on_demand=True), KeepWorkers(), ConstantWorkers(2),
+        RandomResize(np.random.default_rng(1)), EqualTenants(), Slaq(), Dolphin(),
+        Tradl({0: (0.9, 0.99), 1: (0.9, 0.99), 2: (0.9, 0.99)}),
     ]  # fmt: skip
 
 
@@ -46,6 +47,16 @@ def test_the_beta_rule_takes_from_what_converges_and_gives_to_the_steepest() -> 
     assert rule.propose(steep) == Resize(2, 1)
     assert rule.propose(steep._replace(waiting=1)) is None
     assert rule.propose(view(flat("a", may_shrink=False), flat("b"))) is None
+
+
+def test_on_demand_the_beta_rule_takes_only_what_something_wants() -> None:
+    rule = BetaRule(on_demand=True)
+    assert rule.propose(view(flat("a"), flat("b"))) is None
+    assert rule.propose(view(flat("a"), flat("b"), waiting=1)) == Resize(0, -1)
+    full = job("b", may_grow=False)
+    assert rule.propose(view(flat("a"), full, free=0)) == Resize(0, -1)
+    assert rule.propose(view(flat("a"), full._replace(workers=4), free=0)) is None
+    assert rule.propose(view(flat("a"), job("b"), free=1)) == Resize(1, 1)
 
 
 def test_a_constant_is_approached_one_worker_at_a_time() -> None:

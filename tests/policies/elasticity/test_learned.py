@@ -83,11 +83,11 @@ def test_what_is_not_allowed_has_no_chance() -> None:
     assert logits[3] == logits[7] == -np.inf, "the cold job may neither grow nor shrink"
 
 
-def test_untrained_it_is_the_beta_rule() -> None:
+def test_untrained_it_is_the_beta_rule_on_demand() -> None:
     learned = LearnedElasticity(model(zero=True))
     for seen in (view(*JOBS), view(*JOBS, steps=1), view(*JOBS, reporter=None), view(job("a"))):
         assert is_due(seen)
-        assert learned.propose(seen) == BetaRule().propose(seen)
+        assert learned.propose(seen) == BetaRule(on_demand=True).propose(seen)
 
 
 def test_actions_are_numbered_both_ways() -> None:
