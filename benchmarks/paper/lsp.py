@@ -73,7 +73,7 @@ def _parser() -> argparse.ArgumentParser:
 def _series(given: argparse.Namespace, step: ForecastStep, file: str) -> VolumeSeries:
     """The public series, or, for ``--quick`` without it, one that is made up."""
     if given.data is None:
-        return made_up(step)
+        return made_up(step, QUICK_DAYS)
     try:
         records, _ = traces.load("internet-traffic", given.data / file)
     except HrmError as error:
@@ -83,10 +83,10 @@ def _series(given: argparse.Namespace, step: ForecastStep, file: str) -> VolumeS
     return VolumeSeries(step=step, start_s=samples[0].time_s, values=volumes)
 
 
-def made_up(step: ForecastStep) -> VolumeSeries:
+def made_up(step: ForecastStep, days: int) -> VolumeSeries:
     """Days and weeks with a rhythm, and noise that depends on what was before."""
     generator = np.random.default_rng(0)
-    count = QUICK_DAYS * 86_400 // step.seconds
+    count = days * 86_400 // step.seconds
     at = np.arange(count) * step.seconds
     rhythm = 1.0 + 0.5 * np.sin(2 * np.pi * at / 86_400) * (step.seconds < 86_400)
     rhythm *= np.where((at // 86_400) % 7 < 5, 1.0, 0.6)

@@ -32,6 +32,7 @@ from hrm.autoscale.scaler import (
 )
 from hrm.config import AutoscaleSettings
 from hrm.errors import HrmError, InvalidConfig, InvalidRequest, PermissionDenied, TlsFailed
+from hrm.forecast.history import CLOCK_TOLERANCE_S
 from hrm.forecast.pool import PoolBounds
 from hrm.forecast.report import forecast, pool_report
 from hrm.forecast.steps import STEPS
@@ -182,7 +183,8 @@ class Autoscaler:
         if settings.forecast_step == "none":
             return
         step = STEPS[settings.forecast_step]
-        interval = int(now // step.seconds)
+        # The history of an interval is complete when clocks that differ have passed its end, too.
+        interval = int((now - CLOCK_TOLERANCE_S) // step.seconds)
         if interval == self._forecast_for:
             return
         kept, damage = self._files.read_history()

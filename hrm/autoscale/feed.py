@@ -1,7 +1,7 @@
 """What is read from the master: events since the last time, and the pool as it is now.
 
-A node is *protected* from being drained if it holds a driver, the last executor of a stream, or
-anything that is no executor of an application that is listed: what is not understood is not moved.
+A node is *protected* from being drained if it holds anything that is no executor of an application
+that is listed, such as a driver: what is not understood is not moved.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from hrm.autoscale.files import KeptHistory
 from hrm.autoscale.scaler import NodeSample, PoolSample
 from hrm.core.vocabulary.history import StateEvent
 from hrm.errors import HrmError
-from hrm.forecast.history import DemandHistory
+from hrm.forecast.history import CLOCK_TOLERANCE_S, DemandHistory
 
 if TYPE_CHECKING:
     from hrm.v1 import admin_pb2, common_pb2, queues_pb2
@@ -67,7 +67,7 @@ class MasterFeed:
                 events = [_event(each) for each in page.events]
                 history.add(events, now, lambda name: queues.get(name, ""), gap=gap)
                 gap = False
-        history.reached(now)
+        history.reached(now - CLOCK_TOLERANCE_S)  # the master's clock may be behind
         return remark
 
     def sample(self, now: float, forecast_nodes: int | None) -> PoolSample:
@@ -130,12 +130,13 @@ def pool_sample(
     """From what the master lists. ``nodes``: those that are not lost; ``applications``: with their
     containers, those that have any on nodes."""
     understood: Counter[str] = Counter()
-    protected: set[str] = set()
+    streams: dict[str, set[str]] = {}
     for application in applications:
         places = Counter(_places(application))
         understood += places
-        if _is_stream(application) and (places.total() < 2 or len(places) < 2):
-            protected |= places.keys()  # its last executor, or the last node that has any
+        if _is_stream(application):
+            for name in places:
+                streams.setdefault(name, set()).add(application.application_id)
     samples = []
     for node in nodes:
         containers = sum(
@@ -146,7 +147,8 @@ def pool_sample(
                 name=node.name,
                 is_open=_is_open(node),
                 containers=containers,
-                is_protected=node.name in protected or containers > understood[node.name],
+                is_protected=containers > understood[node.name],
+                streams=frozenset(streams.get(node.name, ())),
             )
         )
     return PoolSample(

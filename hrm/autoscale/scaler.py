@@ -5,8 +5,8 @@ guaranteed, within the bounds. Up at once. Down only after everything wanted wit
 was less, a part at a time, and not before ``cooldown_s`` have passed since the last change.
 
 Nodes leave in two steps: drained, so that they get nothing new; then, once nothing runs there any
-more, named to the hook. Never drained is a node with a driver, with a stream's last executor, or
-with anything that is not understood; the feed says which (``NodeSample.is_protected``).
+more, named to the hook. Never drained is a node with a driver or with anything that is not
+understood (``NodeSample.is_protected``), nor the last node in service with executors of a stream.
 
 A hook that fails changes nothing: the target is what it was, nodes that were to go are back in
 service, and it is called again after a pause that doubles. Nodes that were asked for and have not
@@ -17,7 +17,7 @@ Events in, orders out; no IO, no clock.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -51,12 +51,14 @@ class ScalerBounds:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSample:
     """A node that the master knows and has not lost. ``is_open``: it gets new containers.
-    ``is_protected``: it must not be drained, and ``containers`` are what it holds."""
+    ``containers``: how many it holds. ``is_protected``: it must not be drained. ``streams``: those
+    of which it holds executors."""
 
     name: str
     is_open: bool = True
     containers: int = 0
     is_protected: bool = False
+    streams: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +95,8 @@ class ReturnNodes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallHook:
-    """``wanted_nodes``: how many there should be, those included that are drained and still busy.
+    """``wanted_nodes``: how many there should be, those included that are drained by anyone and
+    are not to be removed now. ``present_nodes``: how many there are, those included that go.
     ``remove``: nodes that hold nothing and get nothing, to be ended; no other ones may be."""
 
     wanted_nodes: int
@@ -190,7 +193,7 @@ class Scaler:
                 f"{sample.needed_nodes} needed now, {forecast} forecast, "
                 f"{sample.guaranteed_nodes} guaranteed"
             )
-            orders.append(self._call(in_service + len(back), (), reason))
+            orders.append(self._call(sample, (), back, reason))
         return orders
 
     def _shrink(self, sample: PoolSample, in_service: list[NodeSample]) -> list[ScalerOrder]:
@@ -204,11 +207,7 @@ class Scaler:
             return []
         lowest = max(peak, target - max(1, int(bounds.shrink_part * target)))
         self.target, self._changed_at_s = lowest, sample.now
-        free = sorted(
-            (node for node in in_service if not node.is_protected),
-            key=lambda node: (node.containers, node.name),
-        )
-        going = tuple(node.name for node in free[: max(0, len(in_service) - lowest)])
+        going = _that_may_go(in_service, len(in_service) - lowest)
         self.target = max(lowest, len(in_service) - len(going))
         self.leaving |= dict.fromkeys(going)
         return [DrainNodes(names=going)] if going else []
@@ -230,15 +229,23 @@ class Scaler:
             return []
         self._target_before = target
         reason = f"{len(empty)} drained and empty" if empty else "nodes have not come in time"
-        return [self._call(in_service, empty, reason)]
+        return [self._call(sample, empty, (), reason)]
 
-    def _call(self, in_service: int, remove: tuple[str, ...], reason: str) -> CallHook:
+    def _call(
+        self, sample: PoolSample, remove: tuple[str, ...], back: tuple[str, ...], reason: str
+    ) -> CallHook:
+        """``back``: nodes that are in service again by an order before it."""
         assert self.target is not None
         self._removing = remove
-        busy = len(self.leaving) - len(remove)
+        kept = sum(
+            (node.name in self.leaving or not node.is_open)
+            and node.name not in remove
+            and node.name not in back
+            for node in sample.nodes
+        )
         self._open = CallHook(
-            wanted_nodes=self.target + busy,
-            present_nodes=in_service + len(self.leaving),
+            wanted_nodes=self.target + kept,
+            present_nodes=len(sample.nodes),
             remove=remove,
             reason=reason,
         )
@@ -260,3 +267,17 @@ class Scaler:
             raise ValueError("it is no state of a scaler")
         self.target = target
         self.leaving = dict.fromkeys(str(name) for name in leaving)
+
+
+def _that_may_go(in_service: list[NodeSample], count: int) -> tuple[str, ...]:
+    """At most so many, those first that hold least."""
+    left = Counter(stream for node in in_service for stream in node.streams)
+    going: list[str] = []
+    for node in sorted(in_service, key=lambda each: (each.containers, each.name)):
+        if len(going) >= count:
+            break
+        if node.is_protected or any(left[stream] < 2 for stream in node.streams):
+            continue
+        left.subtract(node.streams)
+        going.append(node.name)
+    return tuple(going)

@@ -26,13 +26,13 @@ from hrm.forecast.clock_repair import repaired_times
 from hrm.forecast.series import Floats, VolumeSeries
 from hrm.forecast.steps import DAY_S, ForecastStep
 
-__all__ = ["BUCKET_S", "HISTORY_KEPT_S", "DemandHistory"]
+__all__ = ["BUCKET_S", "CLOCK_TOLERANCE_S", "HISTORY_KEPT_S", "DemandHistory"]
 
 BUCKET_S = 300
 HISTORY_KEPT_S = 400 * DAY_S
 UNKNOWN_PART_MAX = 0.1
 CLOCK_TOLERANCE_S = 60.0
-"""How far the master's clock may be ahead of the reader's."""
+"""How far the master's clock and the reader's may differ."""
 GAPS_KEPT = 10_000
 _EPOCH_BITS = 32
 _FORMAT = 1
@@ -51,7 +51,6 @@ class DemandHistory:
         last_id: number of the last event; 0: none.
         running: containers that run, each with its node.
         wrong_times: how many events had a time that cannot be right.
-        reads: how many pages of events were missing when they were read.
     """
 
     tasks: dict[int, Counter[str]] = field(default_factory=dict)

@@ -1,0 +1,235 @@
+"""A look at the pool, from the master's lists to the hook; and what is kept of it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hrm.autoscale.daemon import Autoscaler, run
+from hrm.autoscale.feed import MasterFeed
+from hrm.autoscale.files import ForecastFiles, KeptHistory
+from hrm.autoscale.hook import HookRunner
+from hrm.config import AutoscaleSettings
+from hrm.errors import InvalidConfig, PermissionDenied
+from hrm.forecast.history import DemandHistory
+from hrm.forecast.steps import HOUR
+from tests.autoscale.master import ScaledMaster, feed_of, served
+from tests.forecast.events import Events
+
+T0 = 1_700_000_000 // 3600 * 3600.0
+
+
+@pytest.fixture
+def master() -> ScaledMaster:
+    return ScaledMaster()
+
+
+@pytest.fixture
+def feed(master: ScaledMaster) -> Iterator[MasterFeed]:
+    with served(master) as address, feed_of(address) as made:
+        yield made
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> ForecastFiles:
+    return ForecastFiles("m:1", tmp_path / "state")
+
+
+def autoscaler(files: ForecastFiles, **more: Any) -> Autoscaler:
+    given: dict[str, Any] = {
+        "command": "true", "nodes_max": 8, "forecast_step": "none", "down_after_s": 0.0,
+        "cooldown_s": 0.0,
+    }  # fmt: skip
+    settings = AutoscaleSettings(**(given | more))
+    hook = HookRunner(
+        command=settings.command, timeout_s=settings.timeout_s, tries=1, sleep=lambda _: None
+    )
+    return Autoscaler(settings, files, hook)
+
+
+def test_what_waits_calls_the_hook(
+    master: ScaledMaster, feed: MasterFeed, files: ForecastFiles
+) -> None:
+    master.pending_cores = 20.0
+    autoscaler(files).tick(feed, T0)
+    state = files.read_scaler()
+    assert state["last_call"]["ok"] is True
+    assert state["last_call"]["call"]["wanted_nodes"] == 5
+    assert state["scaler"]["target"] == 5
+    assert master.drains == []
+
+
+def test_what_is_not_needed_is_drained_first_and_then_named(
+    master: ScaledMaster, feed: MasterFeed, files: ForecastFiles
+) -> None:
+    subject = autoscaler(files)
+    subject.tick(feed, T0)
+    assert master.drains == [(("n1",), False)]
+    assert files.read_scaler()["last_call"] == {}
+    subject.tick(feed, T0 + 30)
+    assert files.read_scaler()["last_call"]["call"]["remove"] == ["n1"]
+
+
+@pytest.mark.parametrize(
+    ("command", "reason"),
+    [
+        ("false", "status 1"),
+        (f"{sys.executable} -c 'import time; time.sleep(600)'", "not ended within 1 s"),
+    ],
+    ids=["fails", "hangs"],
+)
+def test_a_hook_that_fails_or_hangs_gives_nodes_back_and_is_reported(
+    master: ScaledMaster, feed: MasterFeed, files: ForecastFiles, command: str, reason: str
+) -> None:
+    subject = autoscaler(files, command=command, timeout_s=1.0, cooldown_s=3600.0)
+    subject.tick(feed, T0)
+    subject.tick(feed, T0 + 30)
+    assert master.drains == [(("n1",), False), (("n1",), True)]
+    state = files.read_scaler()
+    assert state["last_call"]["ok"] is False
+    assert reason in state["last_call"]["reason"]
+    assert state["scaler"] == {"target": 3, "leaving": []}
+
+
+def test_a_dry_run_touches_nothing(
+    master: ScaledMaster, feed: MasterFeed, files: ForecastFiles
+) -> None:
+    subject = autoscaler(files, command="", dry_run=True)
+    subject.tick(feed, T0)
+    master.pending_cores = 20.0
+    subject.tick(feed, T0 + 30)
+    assert master.drains == [] and files.read_scaler() == {}
+
+
+def test_the_next_process_knows_which_nodes_leave(
+    master: ScaledMaster, feed: MasterFeed, files: ForecastFiles
+) -> None:
+    autoscaler(files).tick(feed, T0)
+    again = autoscaler(files)
+    again.tick(feed, T0 + 30)
+    assert files.read_scaler()["last_call"]["call"]["remove"] == ["n1"]
+
+
+def test_the_forecast_of_the_history_is_provided_for(
+    master: ScaledMaster, feed: MasterFeed, files: ForecastFiles
+) -> None:
+    pytest.importorskip("statsmodels")
+    events = Events()
+    for hour in range(72):  # 24 tasks an hour, of which a node serves 4 while it is busy
+        for task in range(24):
+            at_s = T0 - (72 - hour) * 3600.0 + 10.0
+            events.started(at_s, f"{hour}-{task}", node=f"n{task % 6}")
+            events.ended(at_s + 3500.0, f"{hour}-{task}", node=f"n{task % 6}")
+    master.journal = sorted(events.taken(), key=lambda each: each.at_s)
+    for number, event in enumerate(master.journal, 1):
+        master.journal[number - 1] = _numbered(event, number)
+    subject = autoscaler(files, forecast_step="hour", headroom=0.0)
+    subject.tick(feed, T0 + 65)
+    state = files.read_scaler()
+    assert state["why_no_forecast"] == ""
+    assert state["forecast_nodes"] == pytest.approx(6, abs=1)
+    kept, damage = files.read_history()
+    assert damage == "" and len(kept.history.volumes(HOUR)) >= 71
+
+
+def _numbered(event: Any, number: int) -> Any:
+    from dataclasses import replace
+
+    return replace(event, event_id=(1 << 32) + number)
+
+
+def test_without_enough_history_what_waits_decides_alone(
+    master: ScaledMaster, feed: MasterFeed, files: ForecastFiles
+) -> None:
+    master.pending_cores = 20.0
+    autoscaler(files, forecast_step="hour").tick(feed, T0)
+    state = files.read_scaler()
+    assert "needs 48" in state["why_no_forecast"]
+    assert state["last_call"]["call"]["wanted_nodes"] == 5
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"nodes_min": 9}, "nodes_min"),
+        ({"url": "http://x/"}, "both"),
+        ({"command": ""}, "--dry-run"),
+    ],
+)
+def test_settings_that_contradict_each_other(
+    files: ForecastFiles, more: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InvalidConfig, match=message):
+        autoscaler(files, **more)
+
+
+def test_no_token_is_an_error_at_once(tmp_path: Path) -> None:
+    settings = AutoscaleSettings(command="true", token_file=tmp_path / "none")
+    with pytest.raises((InvalidConfig, PermissionDenied)):
+        run(settings)
+
+
+# --- the history ------------------------------------------------------------------------------
+
+
+def test_the_history_goes_on_where_it_ended(master: ScaledMaster, feed: MasterFeed) -> None:
+    events = Events()
+    events.started(T0, "a")
+    master.journal = list(events.made)
+    kept = KeptHistory(history=DemandHistory())
+    assert feed.update(kept, T0 + 10) == ""
+    events.started(T0 + 20, "b")
+    master.journal = list(events.made)
+    feed.update(kept, T0 + 3660)
+    assert kept.history.volumes(HOUR, "root.etl").values.tolist() == [2.0]
+
+
+def test_what_was_removed_before_it_was_read_is_a_gap(
+    master: ScaledMaster, feed: MasterFeed
+) -> None:
+    events = Events()
+    events.started(T0, "a")
+    master.journal = list(events.made)
+    kept = KeptHistory(history=DemandHistory())
+    feed.update(kept, T0 + 10)
+    events.started(T0 + 600, "lost")
+    events.started(T0 + 1200, "c")
+    master.journal, master.trimmed = list(events.made), events.made[1].event_id
+    feed.update(kept, T0 + 3600)
+    assert kept.history.gaps == [(T0, T0 + 1200)]  # clocks may differ by a minute
+
+
+def test_another_cluster_at_the_same_address_begins_again(
+    master: ScaledMaster, feed: MasterFeed
+) -> None:
+    events = Events(epoch=5)
+    events.started(T0, "a")
+    kept = KeptHistory(history=DemandHistory(), epoch=5, started_at_s=1000.0)
+    kept.history.add(events.taken(), T0 + 1)
+    assert "another cluster" in feed.update(kept, T0 + 10)
+    assert kept.history.begun_s is None and kept.epoch == 1
+
+
+def test_a_damaged_file_is_set_aside(files: ForecastFiles) -> None:
+    files.history_path.parent.mkdir(parents=True)
+    files.history_path.write_bytes(b"no gzip")
+    kept, why = files.read_history()
+    assert kept.history == DemandHistory()
+    assert "could not be read" in why and ".damaged" in why
+    assert files.read_history()[1] == ""
+
+
+def test_a_longer_history_is_not_replaced_by_a_shorter_one(files: ForecastFiles) -> None:
+    events = Events()
+    events.started(T0, "a")
+    events.started(T0 + 1, "b")
+    both, one = DemandHistory(), DemandHistory()
+    both.add(events.made, T0 + 10)
+    one.add(events.made[:1], T0 + 10)
+    files.write_history(KeptHistory(history=both, epoch=1, started_at_s=5.0))
+    files.write_history(KeptHistory(history=one, epoch=1, started_at_s=5.0))
+    assert files.read_history()[0].history == both

@@ -1,0 +1,94 @@
+"""What is read of the master's lists: needs, guarantees, and which nodes must stay."""
+
+from __future__ import annotations
+
+from hrm.autoscale.feed import pool_sample
+from hrm.autoscale.scaler import NodeSample
+from hrm.v1 import admin_pb2, common_pb2, node_pb2, queues_pb2
+
+BATCH, STREAM = common_pb2.WORKLOAD_CLASS_BATCH, common_pb2.WORKLOAD_CLASS_STREAM
+RUNNING = common_pb2.CONTAINER_STATE_RUNNING
+
+
+def node(name: str, running: int = 0, state: int = common_pb2.NODE_STATE_ALIVE) -> admin_pb2.Node:
+    unit = node_pb2.ResourceUnit(capacity=common_pb2.Resources(vcores=4, memory_mib=8192))
+    status = admin_pb2.ResourceUnitStatus(unit=unit, running=running)
+    return admin_pb2.Node(name=name, state=state, resource_units=[status])  # type: ignore[arg-type]
+
+
+def application(name: str, places: list[str], workload_class: int = BATCH) -> admin_pb2.Application:
+    containers = [
+        common_pb2.ContainerStatus(container_id=f"{name}/{n}", node=place, state=RUNNING)
+        for n, place in enumerate(places)
+    ]
+    return admin_pb2.Application(
+        application_id=name, workload_class=workload_class, containers=containers  # type: ignore[arg-type]
+    )  # fmt: skip
+
+
+def leaf(
+    used: float = 0, pending: float = 0, stated_maximum: str = "", maximum: float = 100,
+    stated_guaranteed: str = "", guaranteed: float = 0,
+) -> queues_pb2.Queue:  # fmt: skip
+    amounts = queues_pb2.QueueAmounts
+    return queues_pb2.Queue(
+        is_leaf=True,
+        used=amounts(cores=used),
+        pending=amounts(cores=pending),
+        maximum=amounts(cores=maximum),
+        guaranteed=amounts(cores=guaranteed),
+        stated=queues_pb2.QueueStated(
+            maximum=queues_pb2.QueueQuota(cores=stated_maximum),
+            guaranteed=queues_pb2.QueueQuota(cores=stated_guaranteed),
+        ),
+    )
+
+
+def nodes_of(
+    nodes: list[admin_pb2.Node], applications: list[admin_pb2.Application]
+) -> dict[str, NodeSample]:
+    sample = pool_sample(1.0, nodes, applications, [], None)
+    return {each.name: each for each in sample.nodes}
+
+
+def test_batch_may_be_drained_and_nodes_of_streams_are_known() -> None:
+    nodes = [node("n1", 1), node("n2", 1), node("n3", 1), node("n4")]
+    found = nodes_of(nodes, [application("b", ["n1"]), application("s", ["n2", "n3"], STREAM)])
+    assert not any(each.is_protected for each in found.values())
+    assert [sorted(each.streams) for each in found.values()] == [[], ["s"], ["s"], []]
+
+
+def test_a_driver_and_whatever_is_not_understood_stays() -> None:
+    """Drivers are no containers of an application that is listed: only their node counts them."""
+    found = nodes_of([node("n1", 2), node("n2", 1)], [application("b", ["n1", "n2"])])
+    assert (found["n1"].is_protected, found["n2"].is_protected) == (True, False)
+
+
+def test_nodes_that_are_drained_are_not_in_service() -> None:
+    found = nodes_of([node("n1"), node("n2", state=common_pb2.NODE_STATE_DRAINING)], [])
+    assert (found["n1"].is_open, found["n2"].is_open) == (True, False)
+
+
+def test_needed_is_what_is_held_and_what_waits_within_maxima_in_numbers() -> None:
+    nodes = [node("n1"), node("n2")]
+
+    def needed(*leaves: queues_pb2.Queue) -> int:
+        return pool_sample(1.0, nodes, [], list(leaves), None).needed_nodes
+
+    assert needed() == 0
+    assert needed(leaf(used=5)) == 2
+    assert needed(leaf(used=4, pending=13)) == 5
+    assert needed(leaf(used=4, pending=13, stated_maximum="8", maximum=8)) == 2
+    # A part of the cluster grows with it.
+    assert needed(leaf(used=4, pending=13, stated_maximum="50%", maximum=4)) == 5
+    assert needed(leaf(used=4), leaf(pending=4)) == 2
+
+
+def test_guarantees_in_numbers_count_and_parts_of_the_cluster_do_not() -> None:
+    nodes = [node("n1"), node("n2"), node("n3")]
+    leaves = [
+        leaf(stated_guaranteed="9", guaranteed=9),
+        leaf(stated_guaranteed="25%", guaranteed=3),
+    ]
+    assert pool_sample(1.0, nodes, [], leaves, None).guaranteed_nodes == 3
+    assert pool_sample(1.0, [], [], leaves, None).guaranteed_nodes == 0

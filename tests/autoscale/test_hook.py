@@ -1,0 +1,203 @@
+"""Hooks on real processes and a real HTTP server: those that work, fail and hang."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from hrm.autoscale.hook import HookRunner
+from hrm.autoscale.scaler import CallHook
+
+CALL = CallHook(wanted_nodes=7, present_nodes=5, remove=("n1", "n 2"), reason="9 needed now")
+Eventually = Callable[..., object]
+
+
+def command(tmp_path: Path, code: str) -> str:
+    script = tmp_path / "hook.py"
+    script.write_text(code)
+    return f"{sys.executable} {script} 'one argument'"
+
+
+def runner(command: str, **more: Any) -> HookRunner:
+    return HookRunner(command=command, sleep=lambda _: None, **more)
+
+
+def test_a_command_gets_the_call_twice_and_no_shell(tmp_path: Path) -> None:
+    found = tmp_path / "found.json"
+    code = (
+        "import json, os, sys\n"
+        "named = {n: v for n, v in os.environ.items() if n.startswith('HRM_')}\n"
+        f"with open({str(found)!r}, 'w') as file:\n"
+        "    json.dump([json.load(sys.stdin), sys.argv[1:], named], file)"
+    )
+    outcome = runner(command(tmp_path, code)).run(CALL)
+    assert (outcome.ok, outcome.tries, outcome.reason) == (True, 1, "")
+    document, arguments, variables = json.loads(found.read_text())
+    assert document == {
+        "wanted_nodes": 7, "present_nodes": 5, "remove": ["n1", "n 2"], "reason": "9 needed now",
+    }  # fmt: skip
+    assert arguments == ["one argument"]
+    assert variables["HRM_WANTED_NODES"] == "7"
+    assert variables["HRM_PRESENT_NODES"] == "5"
+    assert variables["HRM_REMOVE_NODES"] == "n1,n 2"
+
+
+def test_a_command_that_fails_is_tried_again_and_its_words_are_kept(tmp_path: Path) -> None:
+    code = "import sys\nsys.exit('no quota in zone b')"
+    pauses: list[float] = []
+    subject = HookRunner(command=command(tmp_path, code), tries=3, pause_s=2, sleep=pauses.append)
+    outcome = subject.run(CALL)
+    assert (outcome.ok, outcome.tries) == (False, 3)
+    assert outcome.reason == "the command ended with status 1: no quota in zone b"
+    assert pauses == [2, 4]
+
+
+def test_a_command_that_recovers_succeeds(tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    code = (
+        f"import pathlib, sys\nmark = pathlib.Path({str(mark)!r})\n"
+        "sys.exit(0 if mark.exists() else mark.touch() or 1)"
+    )
+    assert runner(command(tmp_path, code)).run(CALL).tries == 2
+
+
+def test_a_command_that_hangs_is_killed_with_what_it_has_started(
+    tmp_path: Path, eventually: Eventually
+) -> None:
+    pids = tmp_path / "pids"
+    code = (
+        "import os, subprocess, sys, time\n"
+        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
+        f"with open({str(pids) + '.part'!r}, 'w') as file:\n"
+        "    file.write(f'{os.getpid()} {child.pid}')\n"
+        f"os.rename({str(pids) + '.part'!r}, {str(pids)!r})\n"
+        "time.sleep(600)"
+    )
+    outcome = runner(command(tmp_path, code), timeout_s=5, tries=1).run(CALL)
+    assert not outcome.ok
+    assert "not ended within 5 s" in outcome.reason
+    assert outcome.took_s < 60
+    for pid in map(int, pids.read_text().split()):
+        eventually(lambda pid=pid: not _lives(pid), what="the processes end")
+
+
+def _lives(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def test_a_command_that_is_not_there_or_reads_nothing(tmp_path: Path) -> None:
+    assert "cannot be started" in runner("/no/such/program").run(CALL).reason
+    many = CallHook(
+        wanted_nodes=1, present_nodes=1, remove=tuple(f"node-{n}" for n in range(5000)), reason=""
+    )
+    assert runner(command(tmp_path, "pass")).run(many).ok
+
+
+# --- over HTTP --------------------------------------------------------------------------------
+
+
+class Server(ThreadingHTTPServer):
+    daemon_threads = True
+    behaviour = "well"
+    bodies: list[Any]
+    ended: threading.Event
+
+
+class Handler(BaseHTTPRequestHandler):
+    def do_POST(self) -> None:
+        server: Any = self.server
+        server.bodies.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+        if server.behaviour == "hangs":
+            server.ended.wait(30)
+            return
+        if server.behaviour == "drips":
+            self.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n")
+            while not server.ended.wait(0.1):
+                try:
+                    self.wfile.write(b"x")
+                except OSError:
+                    return
+            return
+        if server.behaviour == "garbage":
+            self.wfile.write(b"\x00\x01 nothing\r\n\r\n")
+            return
+        code = {"well": 204, "refuses": 503, "redirects": 302}[server.behaviour]
+        self.send_response(code)
+        self.send_header("Location", "/elsewhere")
+        self.end_headers()
+
+    def log_message(self, *_arguments: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    made = Server(("127.0.0.1", 0), Handler)
+    made.bodies, made.ended = [], threading.Event()
+    thread = threading.Thread(target=made.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield made
+    finally:
+        made.ended.set()
+        made.shutdown()
+        made.server_close()
+
+
+def posted(server: Server, behaviour: str, timeout_s: float = 10.0, tries: int = 2) -> Any:
+    server.behaviour = behaviour
+    url = f"http://127.0.0.1:{server.server_port}/pool"
+    return HookRunner(url=url, timeout_s=timeout_s, tries=tries, sleep=lambda _: None)
+
+
+def test_a_webhook_gets_the_call(server: Server) -> None:
+    outcome = posted(server, "well").run(CALL)
+    assert outcome.ok and outcome.tries == 1
+    assert server.bodies[0]["wanted_nodes"] == 7
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "reason"),
+    [("refuses", "503"), ("redirects", "302"), ("garbage", "cannot be")],
+)
+def test_a_webhook_that_fails_is_tried_again(server: Server, behaviour: str, reason: str) -> None:
+    outcome = posted(server, behaviour).run(CALL)
+    assert (outcome.ok, outcome.tries) == (False, 2)
+    assert reason in outcome.reason
+    assert len(server.bodies) == 2
+
+
+@pytest.mark.parametrize("behaviour", ["hangs", "drips"])
+def test_a_webhook_that_hangs_is_left_after_its_time(server: Server, behaviour: str) -> None:
+    subject = posted(server, behaviour, timeout_s=0.5, tries=1)
+    begun_s = time.monotonic()
+    assert "no response within" in subject.run(CALL).reason or behaviour == "hangs"
+    assert time.monotonic() - begun_s < 20
+    if behaviour == "drips":  # its thread reads on: no second one is begun next to it
+        assert "has not ended yet" in subject.run(CALL).reason
+        assert len(server.bodies) == 1
+
+
+def test_nobody_listens() -> None:
+    outcome = HookRunner(url="http://127.0.0.1:1/", tries=1).run(CALL)
+    assert "cannot be called" in outcome.reason
+
+
+def test_the_environment_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CLOUD_ZONE", "b")
+    code = "import os, sys\nsys.exit(0 if os.environ['CLOUD_ZONE'] == 'b' else 1)"
+    assert runner(command(tmp_path, code)).run(CALL).ok
+    assert "HRM_WANTED_NODES" not in os.environ

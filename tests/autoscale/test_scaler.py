@@ -1,0 +1,255 @@
+"""How many nodes there should be, in virtual time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hrm.autoscale.scaler import (
+    CallHook,
+    DrainNodes,
+    NodeSample,
+    PoolSample,
+    ReturnNodes,
+    Scaler,
+    ScalerBounds,
+)
+
+BOUNDS = ScalerBounds(nodes_min=2, nodes_max=20, down_after_s=600, cooldown_s=300)
+STEP_S = 30.0
+
+
+@dataclass
+class Pool:
+    """Nodes that come and go as the hook says, some steps later."""
+
+    scaler: Scaler
+    nodes: dict[str, NodeSample] = field(default_factory=dict)
+    now: float = 0.0
+    calls: list[CallHook] = field(default_factory=list)
+    drained: list[str] = field(default_factory=list)
+    hook_works: bool = True
+    boots: bool = True
+    count: int = 0
+
+    def add(self, count: int, **more: Any) -> None:
+        for _ in range(count):
+            self.count += 1
+            name = f"n{self.count:03}"
+            self.nodes[name] = NodeSample(name=name, **more)
+
+    def step(self, needed: int, forecast: int | None = None, guaranteed: int = 0) -> None:
+        self.now += STEP_S
+        sample = PoolSample(
+            now=self.now, nodes=tuple(self.nodes.values()), needed_nodes=needed,
+            guaranteed_nodes=guaranteed, forecast_nodes=forecast,
+        )  # fmt: skip
+        for order in self.scaler.sampled(sample):
+            self._carry_out(order)
+
+    def _carry_out(self, order: DrainNodes | ReturnNodes | CallHook) -> None:
+        match order:
+            case DrainNodes(names=names):
+                self.drained += names
+                for name in names:
+                    assert not self.nodes[name].is_protected
+                    self.nodes[name] = replace(self.nodes[name], is_open=False)
+            case ReturnNodes(names=names):
+                for name in names:
+                    self.nodes[name] = replace(self.nodes[name], is_open=True)
+            case CallHook():
+                self.calls.append(order)
+                for name in order.remove:
+                    assert not self.nodes[name].containers and not self.nodes[name].is_open
+                if self.hook_works:
+                    for name in order.remove:
+                        del self.nodes[name]
+                    if self.boots:
+                        self.add(max(0, order.wanted_nodes - len(self.nodes)))
+                for following in self.scaler.hook_ended(self.hook_works, self.now):
+                    self._carry_out(following)
+
+    @property
+    def open(self) -> int:
+        return sum(node.is_open for node in self.nodes.values())
+
+
+def pool(nodes: int = 5, bounds: ScalerBounds = BOUNDS) -> Pool:
+    made = Pool(Scaler(bounds))
+    made.add(nodes)
+    return made
+
+
+def test_what_waits_is_served_at_once() -> None:
+    subject = pool()
+    subject.step(needed=9)
+    assert subject.calls == [
+        CallHook(
+            wanted_nodes=9, present_nodes=5, remove=(),
+            reason="9 needed now, no forecast, 0 guaranteed",
+        )
+    ]  # fmt: skip
+    assert subject.open == 9
+
+
+def test_the_forecast_is_provided_for_before_it_waits_and_the_bounds_hold() -> None:
+    subject = pool()
+    subject.step(needed=3, forecast=12)
+    assert subject.open == 12
+    subject.step(needed=3, forecast=500)
+    assert subject.open == 20
+
+
+def test_a_short_drop_removes_nothing() -> None:
+    subject = pool(10)
+    for tick in range(200):
+        subject.step(needed=10 if tick % 15 == 0 else 2)
+    assert subject.calls == [] and subject.drained == []
+
+
+def test_nodes_go_by_a_fifth_after_it_was_quiet_and_never_below_the_least() -> None:
+    subject = pool(10)
+    sizes = []
+    for _ in range(200):
+        subject.step(needed=0)
+        sizes.append(subject.open)
+    assert sizes[:20] == [10] * 20  # down_after_s
+    assert min(sizes) == sizes[-1] == 2
+    assert max(a - b for a, b in pairwise(sizes)) <= 2
+
+
+def test_what_queues_are_guaranteed_stays() -> None:
+    subject = pool(10)
+    for _ in range(200):
+        subject.step(needed=0, guaranteed=6)
+    assert subject.open == 6
+
+
+def test_a_protected_node_stays_and_busy_ones_are_drained_and_named_once_empty() -> None:
+    subject = pool(0)
+    subject.add(3, is_protected=True, containers=1)
+    subject.add(3, containers=2)
+    for _ in range(40):
+        subject.step(needed=3)
+    assert subject.drained and not {"n001", "n002", "n003"} & set(subject.drained)
+    assert subject.calls == []  # what is drained is busy still
+    first = subject.drained[0]
+    subject.nodes[first] = replace(subject.nodes[first], containers=0)
+    subject.step(needed=3)
+    assert [call.remove for call in subject.calls] == [(first,)]
+    assert first not in subject.nodes
+
+
+def test_a_stream_keeps_a_node_in_service_however_many_go() -> None:
+    bounds = replace(BOUNDS, shrink_part=1.0, nodes_min=0)
+    subject = pool(0, bounds)
+    subject.add(2, streams=frozenset({"s"}), containers=1)
+    subject.add(1, streams=frozenset({"s", "t"}), containers=1)
+    subject.add(2, containers=1)
+    for _ in range(100):
+        subject.step(needed=0)
+    # n003 has the only executors of t, and those of s: the others may go.
+    assert [node.name for node in subject.nodes.values() if node.is_open] == ["n003"]
+
+
+def test_nodes_that_leave_come_back_before_new_ones_are_asked_for() -> None:
+    subject = pool(0)
+    subject.add(5, containers=1)
+    for _ in range(25):
+        subject.step(needed=2)
+    assert subject.open == 4 and subject.calls == []
+    subject.step(needed=5)
+    assert subject.open == 5 and subject.calls == []
+    subject.step(needed=6)
+    assert [call.wanted_nodes for call in subject.calls] == [6]
+
+
+def test_a_hook_that_fails_changes_nothing_and_is_called_again_less_and_less() -> None:
+    subject = pool()
+    subject.hook_works = False
+    for _ in range(240):
+        subject.step(needed=9)
+    assert subject.open == 5 and subject.scaler.target == 5
+    assert 4 <= len(subject.calls) <= 9  # pauses of 30, 60, ... 1800 s in two hours
+    subject.hook_works = True
+    for _ in range(61):
+        subject.step(needed=9)
+    assert subject.open == 9
+
+
+def test_a_hook_that_fails_to_remove_leaves_nodes_in_service() -> None:
+    subject = pool(10)
+    subject.hook_works = False
+    for _ in range(24):
+        subject.step(needed=0)
+    assert subject.calls and subject.calls[0].remove
+    assert subject.open == 10
+    assert subject.scaler.leaving == {}
+
+
+def test_nodes_that_do_not_come_are_asked_for_again_after_a_while() -> None:
+    subject = pool()
+    subject.boots = False
+    for _ in range(41):
+        subject.step(needed=9)
+    assert [call.wanted_nodes for call in subject.calls] == [9, 9, 9]
+
+
+def test_drains_of_an_administrator_are_left_alone() -> None:
+    subject = pool(4)
+    subject.nodes["n001"] = replace(subject.nodes["n001"], is_open=False)
+    for _ in range(100):
+        subject.step(needed=0)
+    assert "n001" in subject.nodes
+    assert not subject.nodes["n001"].is_open
+    last = subject.calls[-1]
+    assert (last.wanted_nodes, last.present_nodes) == (3, 4)  # two in service, and the drained one
+
+
+def test_another_process_goes_on_with_what_was_begun() -> None:
+    subject = pool(0)
+    subject.add(5, containers=1)
+    for _ in range(25):
+        subject.step(needed=2)
+    again = Scaler(BOUNDS)
+    again.restore(subject.scaler.as_json())
+    assert (again.target, again.leaving) == (subject.scaler.target, subject.scaler.leaving)
+    with pytest.raises(ValueError, match="no state"):
+        again.restore({"target": "many"})
+
+
+def test_a_clock_that_is_set_back_stops_nothing() -> None:
+    subject = pool(10)
+    subject.now = 1e9
+    for _ in range(30):
+        subject.step(needed=10)
+    subject.now = 0.0
+    for _ in range(25):
+        subject.step(needed=2)
+    assert subject.open < 10
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40), st.booleans()), max_size=120),
+    st.integers(0, 3),
+)
+def test_whatever_happens_bounds_and_protected_nodes_hold(
+    ticks: list[tuple[int, int, bool]], protected: int
+) -> None:
+    subject = pool(4)
+    subject.add(protected, is_protected=True, containers=1)
+    began = set(list(subject.nodes)[4:])
+    for needed, forecast, works in ticks:
+        subject.hook_works = works
+        subject.now += 200  # time for every rule
+        before = len(subject.calls)
+        subject.step(needed=needed, forecast=forecast)
+        assert len(subject.calls) <= before + 1
+        assert subject.open >= BOUNDS.nodes_min
+        assert len(subject.nodes) <= BOUNDS.nodes_max
+        assert began <= {name for name, node in subject.nodes.items() if node.is_open}
