@@ -29,6 +29,7 @@ from typing import Any
 
 from benchmarks import common
 from benchmarks.common import CONSOLE, note
+from benchmarks.paired_runs import run_kept
 from benchmarks.paper.rlpto_curves import drawing_measured, load_measured
 from benchmarks.paper.rlpto_measured import (
     LOADS,
@@ -59,8 +60,13 @@ from hrm.policies.model_files import Model
 __all__ = ["PARTS", "QUICK", "Size", "main", "measured", "source"]
 
 DATA = Path("../shared/data/pollux")
-PARTS = ("source", "measured", "ablations")
+PARTS = ("measured", "source", "ablations")
 NODES = (8, 12, 16, 64)
+KEYS = {
+    "source": ("mixes_first",),
+    "measured": ("gain_over_beta", "gain_over_beta_ci95", "oracle_headroom"),
+}
+"""Of each part, what stands at the top of the document."""
 ABLATIONS: dict[str, dict[str, Any]] = {
     "printed reward": {"reward": "printed"},
     "smooth reward": {"reward": "smooth"},
@@ -74,13 +80,14 @@ ABLATIONS: dict[str, dict[str, Any]] = {
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Size:
     """How much is run. ``seeds`` of tables II and III, ``mixes`` of the four mixes; of measured
-    curves ``tests``, ``validations`` and, for other numbers of nodes and ablations, ``few``."""
+    curves ``tests`` of all loads together, and of each ``validations`` and, for other numbers of
+    nodes and ablations, ``few``."""
 
     seeds: int = 20
-    mixes: int = 8
+    mixes: int = 6
     tests: int = 30
-    validations: int = 4
-    few: int = 4
+    validations: int = 3
+    few: int = 3
     trainings: int = 5
     decisions: int = 16_384
     nodes: tuple[int, ...] = NODES
@@ -196,7 +203,7 @@ def ablated(draw: DrawCurve, size: Size, cache: Path) -> dict[str, Any]:
         (model,) = trained_models(1, cache, decisions=size.ablated, **changes)
         policy = LearnedElasticity(model)
         entries.append(Entry(name=name, policy=lambda c, policy=policy: policy))  # type: ignore[misc]
-    found = compare(entries, draw, size.few)
+    found = compare(entries, draw, len(LOADS) * size.few)
     return {name: gain(found, [name], "beta") for name in variants}
 
 
@@ -225,15 +232,23 @@ def document_of(args: argparse.Namespace, size: Size) -> dict[str, Any]:
             for model in models
         ],
     }
-    if "source" in parts:
-        document["source"] = source(models, size)
-        document["mixes_first"] = document["source"]["mixes_first"]
-    if draw is not None and "measured" in parts:
-        document["measured"] = measured(draw, models, size)
-        for key in ("gain_over_beta", "gain_over_beta_ci95", "oracle_headroom"):
-            document[key] = document["measured"][key]
-    if draw is not None and "ablations" in parts:
-        document["ablations"] = ablated(draw, size, cache)
+    jobs = [part for part in parts if part == "source" or draw is not None]
+
+    def made(part: str) -> dict[str, Any]:
+        note(f"part {part}")
+        if part == "source":
+            return source(models, size)
+        assert draw is not None, "parts that need it are left out without it"
+        return measured(draw, models, size) if part == "measured" else ablated(draw, size, cache)
+
+    # A file of parts, so that an interrupted command continues: remove it after changes of code.
+    found = run_kept(
+        jobs, made, key=lambda part: f"{part} {size}", dump=lambda held: held,
+        load=lambda held: held, processes=1, kept=cache / "parts.jsonl",
+    )  # fmt: skip
+    document |= dict(zip(jobs, found, strict=True))
+    for part, keys in KEYS.items():
+        document |= {key: document[part][key] for key in keys if part in document}
     return document
 
 

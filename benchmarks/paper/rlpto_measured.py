@@ -149,11 +149,14 @@ def tune(draw: DrawCurve, seeds: int) -> tuple[dict[str, float], dict[str, Entry
 def compare(
     entries: Sequence[Entry], draw: DrawCurve, seeds: int
 ) -> dict[str, dict[str, list[dict[str, float]]]]:
-    """Figures by load, entry and test seed."""
+    """Figures by load, entry and test seed, of which each load has a third."""
     numbers = range(TEST_FIRST, TEST_FIRST + seeds)
     return {
-        f"{load:g}": {entry.name: measure(entry, draw, numbers, load) for entry in entries}
-        for load in LOADS
+        f"{load:g}": {
+            entry.name: measure(entry, draw, numbers[place :: len(LOADS)], load)
+            for entry in entries
+        }
+        for place, load in enumerate(LOADS)
     }
 
 
@@ -178,13 +181,13 @@ def gain(
     figure: str = "delivery_s",
 ) -> dict[str, float]:
     """By how much ``figure`` of ``ours`` is less than that of ``theirs``, as a share of its mean at
-    each load, paired by seed; a seed counts with the mean over its loads."""
+    the seed's load, paired by seed."""
     loads = []
     for by_entry in found.values():
         base = np.array([row[figure] for row in by_entry[theirs]])
         own = np.array([[row[figure] for row in by_entry[name]] for name in ours])
         loads.append((base - own) / base.mean())
-    return bootstrap(np.mean(loads, axis=0))
+    return bootstrap(np.concatenate(loads, axis=1))
 
 
 def trained_models(trainings: int, cache: Path, **changes: Any) -> list[Model]:

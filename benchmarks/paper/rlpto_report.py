@@ -55,7 +55,7 @@ def _measured(found: Mapping[str, Any]) -> str:
         "## Measured curves",
         first,
         f"Time to delivery, gain over {beta}, paired, 95 % bootstrap intervals over "
-        f"{found['seeds']} seeds (and trainings), three loads each:",
+        f"{found['seeds']} seeds (and trainings), a third of them at each load:",
         table(("method", f"gain over {beta}"), rows),
         "What `rlpto` gains over each rule:",
         table(("over", "gain"), over),

@@ -124,7 +124,7 @@ class PpoArgs:
     """printed, smooth, net, progress or delivered (hrm.learn.elasticity_env)"""
     masked: int = 1
     """0: what is not allowed may be chosen in training, and is lost"""
-    validate_every: int = 8
+    validate_every: int = 4
     """updates between two evaluations"""
 
     def __post_init__(self) -> None:
