@@ -13,8 +13,9 @@ Rewards (``r`` of RLPTO, eq. 5, is paid for each report that was made since the 
 - ``smooth``: the same with tanh((va - beta) / beta) in place of the sign.
 - ``net``: points / 40 va / beta kw - w kw: a worker must earn its power.
 - ``progress``: of each job, by its points over the mean, its share of the epochs until it is
-  delivered, and a tenth of its share of those after. It needs the true curve, as the next one does,
-  which only a simulator has.
+  delivered, and a tenth of its share of those after, less what is done in the mean of such a time:
+  else its variance would be that of the time between questions. It needs the true curve, as the
+  next one does, which only a simulator has.
 - ``delivered``: minus the share of points that is not yet delivered, a tenth of it until jobs end,
   per hundredth of the time that all jobs would take in a row on the whole cluster. It is what runs
   are compared by, up to a constant.
@@ -143,6 +144,7 @@ class ElasticityEnv(gymnasium.Env[Observation, int]):
         work_s = sum(job.curve.seconds(1) * job.curve.epochs_max for job in jobs)
         self._time_unit_s = work_s / cluster.rules.workers / _TIME_UNITS
         self._points_mean = float(np.mean([job.points for job in jobs]))
+        self._arrivals_s = max(1.0, *(job.arrives for job in jobs))
         self._delivery = {job.job_id: job.curve.reaches(DELIVERED) for job in jobs}
         self._at = self._progress = 0.0
         self._advance()
@@ -197,8 +199,10 @@ class ElasticityEnv(gymnasium.Env[Observation, int]):
             self._at = cluster.now
         elif self._reward == "progress":
             progress = self._progressed()
-            self._due += progress - self._progress
+            mean = (1.0 + _UNTIL_END) * len(cluster.jobs) / self._arrivals_s
+            self._due += progress - self._progress - mean * (cluster.now - self._at)
             self._progress = progress
+            self._at = cluster.now
         elif view is not None and view.steps == 0 and view.reporter is not None:
             self._due += self._reported(view.jobs[view.reporter])
 

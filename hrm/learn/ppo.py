@@ -74,7 +74,7 @@ log = logging.getLogger("hrm.learn.ppo")
 
 KIND = "rlpto"
 EPISODES_OF_SEED = 10_000
-VALIDATION_EPISODES = range(900_000, 900_012)
+VALIDATION_EPISODES = range(900_000, 900_008)
 BETA_KL_RANGE = (1e-3, 100.0)
 VALUE_WEIGHT = 0.5
 _PERCENTILES = (0.1, 99.9)

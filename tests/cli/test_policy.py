@@ -84,6 +84,23 @@ def test_train_writes_a_model(hrm: Run, tmp_path: Path) -> None:
     assert load("ldwp-set", rng=np.random.default_rng(0), model=model).name == "ldwp-set"
 
 
+def test_train_says_what_rlpto_came_to(
+    hrm: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("torch")
+    pytest.importorskip("gymnasium")
+    monkeypatch.setattr("hrm.learn.ppo.VALIDATION_EPISODES", range(900_000, 900_001))
+    out = tmp_path / "rlpto-2.npz"
+    result = hrm(
+        "policy", "train", "rlpto", "--out", str(out), "--version", "2",
+        "--decisions", "64", "--round", "64", "--epochs", "1",
+    )  # fmt: skip
+    assert result.exit_code == 0, result.stderr
+    assert "rlpto-2 in" in result.stdout
+    assert "of the beta rule's on validation" in " ".join(result.stdout.split())
+    assert model_files.read(out, kind="rlpto").version == 2
+
+
 def test_train_states_what_is_wrong(hrm: Run, tmp_path: Path) -> None:
     pytest.importorskip("torch")
     pytest.importorskip("gymnasium")

@@ -205,6 +205,11 @@ def test_drawn_curves_rise_and_half_of_their_drops_are_announced() -> None:
     assert 0.3 < sum(curve.announced for curve in with_drops) / len(with_drops) < 0.7
 
 
+def test_a_curve_says_when_it_reaches_a_share_of_its_end() -> None:
+    assert line(10).reaches(0.75) == 8.0
+    assert line(10).reaches(1.0) == 10.0
+
+
 def test_the_combinations_are_worth_what_the_specification_says() -> None:
     worth = {n: sum(POINTS[p] for p in sequence) for n, sequence in COMBINATIONS.items()}
     assert worth == {1: 210, 2: 250, 3: 350, 4: 430}

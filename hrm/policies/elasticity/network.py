@@ -24,7 +24,7 @@ from hrm.policies.elasticity.features import (
 __all__ = ["RULE_LOGIT", "ZERO_ARRAYS", "action_logits", "elastic_shapes", "state_value"]
 
 WIDTH = 64
-RULE_LOGIT = 4.0
+RULE_LOGIT = 3.0
 """The first value of the constant."""
 ZERO_ARRAYS = ("wa", "wn", "wv", "bv")
 """Arrays that begin at zero."""
