@@ -60,8 +60,8 @@ from hrm.policies.model_files import Model
 
 __all__ = [
     "VALIDATION_EPISODES",
-    "Decision",
     "PpoArgs",
+    "SampledDecision",
     "adapted",
     "advantages",
     "divergence",
@@ -138,7 +138,7 @@ class PpoArgs:
                 raise InvalidConfig(f"--{name}: give one of {', '.join(get_args(known))}")
 
 
-class Decision(NamedTuple):
+class SampledDecision(NamedTuple):
     """One step: ``logp`` of all actions when it was sampled, -inf for what was not allowed;
     ``last``: the episode ended after it; ``cycles``: of time until the next one."""
 
@@ -169,7 +169,7 @@ def adapted(beta_kl: float, found: float, target: float) -> float:
 
 
 def advantages(
-    decisions: Sequence[Decision], after: float, gamma: float, lam: float
+    decisions: Sequence[SampledDecision], after: float, gamma: float, lam: float
 ) -> tuple[Singles, Singles]:
     """Advantage and return of each decision. ``after``: the value of the state that follows the
     last one; 0 where its episode has ended."""
@@ -207,9 +207,9 @@ class _Sampler:
         self.returns: list[float] = []
         self._return = 0.0
 
-    def sample(self, w: Mapping[str, Singles], count: int) -> tuple[list[Decision], float]:
+    def sample(self, w: Mapping[str, Singles], count: int) -> tuple[list[SampledDecision], float]:
         """The next decisions, and the value of the state after them."""
-        found: list[Decision] = []
+        found: list[SampledDecision] = []
         while len(found) < count:
             while "state" not in self._info:
                 _, self._info = self._env.reset(seed=self._next)
@@ -224,7 +224,7 @@ class _Sampler:
             _, reward, over, _, self._info = self._env.step(own)
             self._return += reward
             cycles = self._info["cycles"]
-            found.append(Decision(state, action, logp, value, reward, over, cycles))
+            found.append(SampledDecision(state, action, logp, value, reward, over, cycles))
             if over:
                 self.returns.append(self._return)
                 self._return = 0.0
@@ -249,7 +249,7 @@ class _Learner:
     def arrays(self) -> dict[str, Singles]:
         return {name: each.detach().numpy().copy() for name, each in self.weights.items()}
 
-    def update(self, decisions: Sequence[Decision], after: float) -> None:
+    def update(self, decisions: Sequence[SampledDecision], after: float) -> None:
         """Climb on ``decisions``, and adapt the penalty to how far that went."""
         args = self.args
         if not self.scale:
@@ -274,7 +274,7 @@ class _Learner:
         self.beta_kl = adapted(self.beta_kl, self.kl, args.kl_target)
 
     def _loss(
-        self, some: Sequence[Decision], gains: Singles, returns: Singles
+        self, some: Sequence[SampledDecision], gains: Singles, returns: Singles
     ) -> tuple[Tensor, Tensor]:
         args = self.args
         batch = state_batch([one.state for one in some])

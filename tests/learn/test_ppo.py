@@ -24,7 +24,7 @@ from hrm.learn.elasticity_env import (  # noqa: E402
     drawn_cluster,
     reward_of_job,
 )
-from hrm.learn.ppo import Decision, PpoArgs, adapted, advantages, divergence, train  # noqa: E402
+from hrm.learn.ppo import PpoArgs, SampledDecision, adapted, advantages, divergence, train  # noqa: E402
 from hrm.learn.training_cluster import run_policy  # noqa: E402
 from hrm.policies import model_files  # noqa: E402
 from hrm.policies.elasticity.features import ElasticityState  # noqa: E402
@@ -168,9 +168,9 @@ def test_the_penalty_follows_the_divergence() -> None:
     assert adapted(0.001, 0.0, 0.01) == 0.001
 
 
-def _decision(reward: float, value: float, *, last: bool = False) -> Decision:
+def _decision(reward: float, value: float, *, last: bool = False) -> SampledDecision:
     state: Any = None
-    return Decision(state, 0, np.zeros(1, np.float32), value, reward, last, 1.0)
+    return SampledDecision(state, 0, np.zeros(1, np.float32), value, reward, last, 1.0)
 
 
 def test_advantages_by_hand() -> None:
@@ -236,7 +236,7 @@ def test_it_learns_what_a_reward_pays_for() -> None:
     learner = ppo._Learner(args)
     sampler = ppo._Sampler(args, learner.rng)
 
-    def share(decisions: list[Decision]) -> float:
+    def share(decisions: list[SampledDecision]) -> float:
         grows = [0 < d.action <= len(d.state.jobs) for d in decisions if _may_grow(d.state)]
         return float(np.mean(grows))
 
