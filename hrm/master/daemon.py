@@ -277,8 +277,8 @@ def _elasticity(settings: MasterSettings, guards: GuardRegistry) -> ElasticityPo
     """What limits the executors of applications that train."""
     if settings.elasticity_policy == "off":
         return None
-    if settings.elasticity_policy == "beta-rule":
-        return BetaRule()
+    if settings.elasticity_policy != "rlpto":
+        return BetaRule(on_demand=settings.elasticity_policy == "beta-on-demand")
     guarded = guarded_elasticity(clock_s=time.thread_time, models=settings.state_dir)
     guards.add(guarded.guard)
     return guarded
