@@ -137,8 +137,8 @@ class MasterSettings(ServerSettings):
     elasticity_policy: Literal["beta-rule", "beta-on-demand", "rlpto", "off"] = Field(
         default="beta-rule",
         description="which applications that report what they train give up executors: beta-rule, "
-        "those that gain less than elastic_beta; beta-on-demand, the same while others wait; rlpto, "
-        "a trained policy next to beta-rule, in shadow mode at first; off: none",
+        "those that gain less than elastic_beta; beta-on-demand, the same while others wait; "
+        "rlpto, a trained policy next to beta-rule, in shadow mode at first; off: none",
     )
     elastic_beta: float = Field(
         default=BOUNDS.elastic_beta,

@@ -177,14 +177,17 @@ class TrainingCluster:
             first = self._queue.jobs()[0]
             given = self._offer(first)
             if not given:
-                lower = victim(first, list(self.running.values()))
+                # In the order of submission nothing goes before anything else.
+                able = list(self.running.values()) if self.rules.by_priority else []
+                lower = victim(first, able)
                 if lower is None:
                     return
                 self._interrupt(lower)
                 given = self._offer(first)
                 if not given:
                     return
-            self._queue.pop()
+            popped = self._queue.pop()
+            assert popped is first, "what may interrupt others stands first"
             self._start(first, given)
 
     def _offer(self, held: SimulatedJob) -> int:

@@ -137,6 +137,17 @@ def test_no_worker_is_made_or_lost_whatever_fails(seed: int, policy: str) -> Non
     assert all(x.started <= x.almost <= x.delivered <= x.completed for x in run.outcomes)
 
 
+@pytest.mark.parametrize("by_priority", [True, False])
+@pytest.mark.parametrize("slots", [(), (3, 3, 4), (10,)])
+def test_every_mix_ends_with_every_queue(by_priority: bool, slots: tuple[int, ...]) -> None:
+    for priorities in COMBINATIONS.values():
+        jobs = twelve_jobs(0, priorities=priorities, beta=0.001)
+        held = cluster(jobs, workers=10, slots=slots, by_priority=by_priority, running_max=3)
+        run = run_policy(held, BetaRule())
+        interrupted = sum(x.interruptions for x in run.outcomes)
+        assert interrupted == 0 or (by_priority and 5 in priorities)
+
+
 def test_a_run_is_repeated_to_the_bit() -> None:
     logs = []
     for _ in range(2):
