@@ -31,6 +31,8 @@ STOPPING_SHARE = 0.2
 """The last part of the training intervals, by which the training is stopped."""
 SAMPLES_MIN = 16
 """Windows without which nothing is learned."""
+ORIGINS_AT_ONCE = 256
+"""Each has a row of all values in memory."""
 
 OutOfTime = Callable[[], bool]
 
@@ -106,15 +108,16 @@ class GruEnsemble:
     def paths(self, values: Floats, origins: Sequence[int], leads: int) -> Floats:
         """Forecasts of ``values[o : o + leads]`` from ``values[:o]``, for each origin o, shape
         (len(origins), leads): each lead from the forecasts of those before it."""
-        origin = np.asarray(origins)
-        scaled = np.tile((values - self.mean) / self.spread, (len(origin), 1))
-        scaled = np.hstack([scaled, np.zeros((len(origin), leads))])
-        calendar = self._calendar(scaled.shape[1])
-        rows = np.arange(len(origin))
-        found = np.empty((len(origin), leads))
-        for lead in range(leads):
-            places = origin + lead
-            found[:, lead] = scaled[rows, places] = self._next(scaled, places, calendar)
+        found = np.empty((len(origins), leads))
+        scaled = (values - self.mean) / self.spread
+        calendar = self._calendar(len(values) + leads)
+        for first in range(0, len(origins), ORIGINS_AT_ONCE):
+            some = np.asarray(origins[first : first + ORIGINS_AT_ONCE])
+            rows = np.arange(len(some))
+            whole = np.hstack([np.tile(scaled, (len(some), 1)), np.zeros((len(some), leads))])
+            for lead in range(leads):
+                whole[rows, some + lead] = self._next(whole, some + lead, calendar)
+                found[first : first + len(some), lead] = whole[rows, some + lead]
         return self._unscaled(found)
 
     def _next(self, scaled: Floats, places: Any, calendar: Floats) -> Floats:

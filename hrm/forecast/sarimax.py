@@ -147,16 +147,15 @@ class Sarimax:
         drift = system.state_intercept[:, -1:]
         intercepts = self.results.model.k_trend  # the weights of the regressors follow them
         weights = np.asarray(self.results.params)[intercepts : intercepts + len(self.lags)]
-        known = np.hstack([np.tile(values, (len(places), 1)), np.zeros((len(places), leads))])
-        rows = np.arange(len(places))
-        found = np.empty((len(places), leads))
+        # Of each origin only what regressors reach: all of its past would be too much memory.
+        known = np.zeros((len(places), skipped + leads))
+        known[:, :skipped] = values[places[:, None] + np.arange(-skipped, 0)]
         for lead in range(leads):
-            at = places + lead
-            regressed = sum(
-                w * known[rows, at - lag] for w, lag in zip(weights, self.lags, strict=True)
-            )
-            found[:, lead] = known[rows, at] = design @ states + regressed
+            at = skipped + lead
+            regressed = sum(w * known[:, at - x] for w, x in zip(weights, self.lags, strict=True))
+            known[:, at] = design @ states + regressed
             states = transition @ states + drift
+        found: Floats = known[:, skipped:]
         return found
 
 
