@@ -244,7 +244,7 @@ FIELDS: dict[str, FieldBound] = {
     "ShadowRecord.learned": _TEXT,
     "SubtaskTiming.subtask": _ID,
     "SubtaskTiming.cells": FieldBound(count=64, key=64),
-    "SubtaskTiming.co_runners": FieldBound(count=1_024),
+    "SubtaskTiming.co_runners": FieldBound(count=64),
     "SubtaskTiming.placed_by": _TEXT,
     "SubtaskTiming.fallback": _TEXT,
     "PipelineRow.gpu_model": _LABEL,
@@ -252,7 +252,7 @@ FIELDS: dict[str, FieldBound] = {
     "GetPipelineProfilesRequest.name": _LABEL,
     "PipelineData.data": FieldBound(2 * MIB),
     "PipelineTaskEnd.proof": _KEY,
-    "PipelineTaskEnd.timings": FieldBound(count=10_000),
+    "PipelineTaskEnd.timings": FieldBound(count=4_000),
     # SharedStateService
     "SubscribeRequest.name": _ID,
     "ProposeRequest.claims": FieldBound(count=CONTAINERS),

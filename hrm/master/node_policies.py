@@ -7,6 +7,8 @@ shadow mode there lasts until the next.
 
 A worker lives for seconds after its last task, and its counters with it. What those have counted
 that left is summed up here, until the master ends. One that comes back counts by itself again.
+What a worker counts is its user's word, and the sums are everybody's: it has decided at most
+``_DECISIONS_PER_S`` since its application began.
 """
 
 from __future__ import annotations
@@ -35,20 +37,30 @@ _LEFT_MAX = 1_000
 """Workers that have left and may come back; what older ones counted is added up for good."""
 _COUNTERS = ("asked", "learned", "shadowed", "agreed")
 _COUNT_MAX = 2**63 - 1
-_REASONS_MAX = 64
+_DECISIONS_PER_S = 1_000
+"""More than a worker gets to: each decision starts a step's process or looks at all of its state."""
+_CLOCKS_S = 10.0
+"""By which clocks may differ, and what a worker may have decided before it is known here."""
 
 log = structlog.get_logger("master.policies")
 
 
 class NodePolicies:
-    """``send_order`` sends an order to the nodes that are connected."""
+    """``send_order`` sends an order to the nodes that are connected; ``age_s``: how long a node can
+    have been there, seconds."""
 
-    def __init__(self, state_dir: Path, send_order: Callable[[pb.PolicyOrder], None]) -> None:
+    def __init__(
+        self,
+        state_dir: Path,
+        send_order: Callable[[pb.PolicyOrder], None],
+        age_s: Callable[[NodeName], float],
+    ) -> None:
         """Raises:
         InvalidConfig: the file is damaged.
         """
         self._path = state_dir / NODE_MODES_FILE
         self._send_order = send_order
+        self._age_s = age_s
         self._reports: dict[NodeName, dict[str, pb.LearnedPolicy]] = {}
         self._left: dict[NodeName, dict[str, pb.LearnedPolicy]] = {}
         """The last reports of workers that have left, the first to leave first."""
@@ -63,8 +75,9 @@ class NodePolicies:
         Raises:
             InvalidRequest: a field is malformed.
         """
+        asked_max = int(_DECISIONS_PER_S * (self._age_s(node) + _CLOCKS_S))
         for message in policies:
-            report = policy_wire.to_report(message, node)
+            report = policy_wire.to_report(message, node, asked_max)
             self._left.get(node, {}).pop(report.policy, None)
             known = self._reports.setdefault(node, {})
             if len(known) < _POLICIES_MAX or report.policy in known:
@@ -96,7 +109,9 @@ class NodePolicies:
             self.orders.get(policy),
             [x[policy] for x in self._left.values() if policy in x],
         )
-        latest = gone[-1] if gone else self._sums.get(policy, policy_wire.learned_policy())
+        latest = policy_wire.learned_policy()
+        for one in (*reversed(gone), self._sums.get(policy, latest)):
+            _name_as(latest, one)
         summary = policy_wire.learned_policy(
             policy=policy,
             kind="node",
@@ -162,10 +177,14 @@ class NodePolicies:
 def _add(total: pb.LearnedPolicy, one: pb.LearnedPolicy) -> None:
     """Add what one has counted. What a worker reports is its user's word: sums stay in bounds."""
     for name in _COUNTERS:
-        counted = getattr(total, name) + max(0, getattr(one, name))
+        counted = getattr(total, name) + getattr(one, name)
         setattr(total, name, min(counted, _COUNT_MAX))
-    for reason, many in one.fallbacks.items():
-        if reason in total.fallbacks or len(total.fallbacks) < _REASONS_MAX:
-            total.fallbacks[reason] = min(total.fallbacks[reason] + max(0, many), _COUNT_MAX)
+    for reason, many in one.fallbacks.items():  # of ``Reason``, as ``to_report`` has them
+        total.fallbacks[reason] = min(total.fallbacks[reason] + many, _COUNT_MAX)
+    _name_as(total, one)
+
+
+def _name_as(total: pb.LearnedPolicy, one: pb.LearnedPolicy) -> None:
+    """Take from ``one`` the names that ``total`` lacks."""
     for name in ("heuristic", "model", "schema"):
         setattr(total, name, getattr(total, name) or getattr(one, name))

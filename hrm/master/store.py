@@ -17,11 +17,13 @@ from __future__ import annotations
 import asyncio
 import json
 import sqlite3
+import time
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import structlog
 from google.protobuf import json_format
 
 from hrm.core.messages.submissions import SubmissionRecord
@@ -47,6 +49,10 @@ from hrm.master.write_queue import WriteQueue
 from hrm.v1.pipeline_pb2 import StoredPipelineTask
 
 __all__ = ["Store"]
+
+_PROGRESS_S = 5.0
+"""From one line of the log to the next, while a long table is read."""
+log = structlog.get_logger("master.store")
 
 _ROWS = (
     "SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]') FROM json_each(?) WHERE true"
@@ -224,7 +230,11 @@ class Store:
         except sqlite3.Error as error:
             raise self._cannot("read", error) from error
         found = []
-        for row in rows:
+        logged_s = time.monotonic()
+        for number, row in enumerate(rows):
+            if time.monotonic() - logged_s >= _PROGRESS_S:
+                logged_s = time.monotonic()
+                log.info("reading the store", table=name, read=number, rows=len(rows))
             try:
                 found.append(table.read(row))
             except ValueError as error:

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import structlog
 from google.protobuf import json_format
 
 from hrm import durable
@@ -34,6 +35,7 @@ from hrm.errors import InvalidConfig
 from hrm.identity.tokens import TokenRecord
 from hrm.master.record_json import decode
 from hrm.master.wal_file import wal_damage
+from hrm.request_bounds import FIELDS
 from hrm.v1.pipeline_pb2 import StoredPipelineTask
 
 __all__ = [
@@ -45,6 +47,9 @@ SCHEMA_VERSION = 9
 EPOCH_MAX = 1 << 27
 """So that an event's number, of which an epoch is a part, has at most 18 digits."""
 OPEN_TIMEOUT_S = 5.0
+_RECORD_LONG = 1 << 20
+"""Characters of a task's record: one of a hundred steps with all their runs has fewer."""
+_RUNS_MAX = FIELDS["PipelineTaskEnd.timings"].count
 SUFFIXES = ("", "-wal", "-shm")
 """Of the names of a database's files."""
 Row: TypeAlias = tuple[Any, ...]
@@ -55,6 +60,8 @@ _NO_DAMAGE = (
 )  # fmt: skip
 
 _META = "CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;"
+
+log = structlog.get_logger("master.store")
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,12 +149,33 @@ def queue_row(spec: QueueSpec) -> Row:
 def _pipeline_task(row: Row) -> StoredPipelineTask:
     task_id, record = map(_text, row)
     try:
-        task: StoredPipelineTask = json_format.Parse(record, StoredPipelineTask())
-    except json_format.ParseError as error:
+        if '"coRunners"' in record or len(record) > _RECORD_LONG:
+            held = _without_measurements(json.loads(record))
+            task: StoredPipelineTask = json_format.ParseDict(held, StoredPipelineTask())
+        else:
+            task = json_format.Parse(record, StoredPipelineTask())
+    except (json_format.ParseError, AttributeError, TypeError) as error:
         raise ValueError(str(error)) from error
+    if len(record) > _RECORD_LONG:
+        log.warning(
+            "the record of a pipeline task is long; it is taken without its runs' co-runners",
+            task=task_id, kib=len(record) >> 10, runs=len(task.end.timings),
+        )  # fmt: skip
     if task.request.task_id != task_id:
         raise ValueError(f"it names {task.request.task_id!r}")
     return task
+
+
+def _without_measurements(held: dict[str, Any]) -> dict[str, Any]:
+    """``held`` without what an older HRM kept of an end that nothing reads, of any size; parsed as
+    messages, it would take a master minutes."""
+    if "end" in held:
+        timings = held["end"].get("timings", [])[-_RUNS_MAX:]
+        held["end"]["timings"] = [
+            {name: value for name, value in one.items() if name not in ("coRunners", "cells")}
+            for one in timings
+        ]
+    return held
 
 
 TABLES: dict[str, Table] = {

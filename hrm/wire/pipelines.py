@@ -36,6 +36,7 @@ from hrm.pipelines.core.node_messages import (
     SubtaskTiming,
     TaskOutcome,
 )
+from hrm.pipelines.core.reported_runs import CELLS, CO_RUNNERS_MAX
 from hrm.text import shortened
 from hrm.v1 import pipeline_pb2 as pb
 from hrm.wire import codec
@@ -77,6 +78,8 @@ _FILE_NAME_BYTES_MAX = 255
 """Of one part of a path, on the file systems that nodes have."""
 _MOST = 1e9
 """Sent for an infinite wait."""
+_LATEST_S = 1e11
+"""Since the epoch, some three thousand years: what is later is no time of a clock."""
 _KEY_BYTES = (16, 64)
 _TASK_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _REFERENCE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
@@ -410,9 +413,25 @@ def _run_outcome(number: int) -> RunOutcome:
 
 
 def to_timing(message: pb.SubtaskTiming, task_id: TaskId) -> SubtaskTiming:
+    """A run of a step, as a worker reports it.
+
+    Raises:
+        InvalidRequest: a field is malformed, or more than can be.
+    """
     numbers: dict[str, Any] = {
         name: _number(getattr(message, name), f"timing.{name}") for name in _TIMING_NUMBERS
     }
+    if len(message.co_runners) > CO_RUNNERS_MAX:
+        raise InvalidRequest(
+            f"timing.co_runners has {len(message.co_runners)} rows; a run shares its GPU with at "
+            f"most {CO_RUNNERS_MAX} for half of its time"
+        )
+    for name in message.cells:
+        if name not in CELLS:
+            raise InvalidRequest(
+                f"timing.cells has {name[:80]!r}; a worker of this version measures "
+                f"{', '.join(sorted(CELLS))}: update the older of the two"
+            )
     return SubtaskTiming(
         key=SubtaskKey(task_id, message.subtask),
         row=_to_row(message.row),
@@ -489,5 +508,6 @@ def to_load(message: pb.PipelineLoad) -> NodeLoad:
     numbers: dict[str, Any] = {
         name: _number(getattr(message, name), f"load.{name}") for name in _LOAD_NUMBERS
     }
-    tasks = frozenset(TaskId(one) for one in message.task_ids)
-    return NodeLoad(at=message.at_s, tasks=tasks, **numbers)
+    tasks = frozenset(to_task_id(one, "load.task_ids") for one in message.task_ids)
+    at_s = _number(message.at_s, "load.at_s", most=_LATEST_S)
+    return NodeLoad(at=at_s, tasks=tasks, **numbers)

@@ -7,20 +7,24 @@ bounded (``to_report``).
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable
 from typing import Any
 
 from hrm.errors import InvalidRequest
-from hrm.policies.guard import GuardMode, GuardStatus, mode_of
+from hrm.policies.guard import GuardMode, GuardStatus, Reason, mode_of
 from hrm.policies.model_files import ModelFile
 from hrm.v1 import policy_pb2 as pb
 from hrm.wire import codec
 
 __all__ = ["from_file", "from_status", "order", "report_of", "to_report"]
 
-_REASONS_MAX = 64
 _TEXT_MAX = 500
 """Of a reason's text; longer ones are truncated, or a long error would end a node's stream."""
+_REASONS = frozenset(reason.value for reason in Reason)
+_COUNTERS = ("asked", "learned", "shadowed", "agreed")
+_NAME = re.compile(r"[\w .:+,=/()-]{0,200}", re.ASCII)
+"""Of a model or a heuristic: ``guarded cosine over gaussian``."""
 _NUMBERS = (
     "seconds_p50", "seconds_p99", "ratio_p95", "reference_p95", "ratio_mean", "reference_mean",
 )  # fmt: skip
@@ -89,21 +93,37 @@ def report_of(report: pb.LearnedPolicy, mode: GuardMode, nodes: Iterable[str]) -
     return kept
 
 
-def to_report(message: pb.LearnedPolicy, node: str) -> pb.LearnedPolicy:
+def to_report(message: pb.LearnedPolicy, node: str, asked_max: int) -> pb.LearnedPolicy:
     """The report of ``node`` on a policy of its own, checked for storage and display.
+
+    Users' code runs beside a worker, and may report what it wants, but the sums are everybody's. So
+    no counter exceeds what it is a part of, nor ``asked`` the ``asked_max`` that the worker can
+    have been asked; reasons that are no ``Reason`` are left out.
 
     Raises:
         InvalidRequest: a field is malformed.
     """
     codec.to_name(message.policy, "policies.policy")
     mode_of(codec.to_text(message.mode, "policies.mode"))
-    for field in ("heuristic", "model", "schema", "last"):
+    for field in ("schema", "last"):
         codec.to_text(getattr(message, field), f"policies.{field}")
-    if len(message.fallbacks) > _REASONS_MAX:
-        raise InvalidRequest(f"policies.fallbacks has {len(message.fallbacks)} reasons")
+    for field in ("heuristic", "model", "schema"):
+        if not _NAME.fullmatch(getattr(message, field)):
+            raise InvalidRequest(
+                f"policies.{field} is {getattr(message, field)[:80]!r}; letters, digits, spaces "
+                f"and . : + , = / ( ) - _, at most 200, may name it"
+            )
     kept = pb.LearnedPolicy()
     kept.CopyFrom(message)
     kept.ClearField("records")
     kept.ClearField("nodes")
     kept.kind, kept.node = "node", node
+    asked = min(message.asked, asked_max)
+    for counter in _COUNTERS:
+        setattr(kept, counter, max(0, min(getattr(message, counter), asked)))
+    kept.agreed = min(kept.agreed, kept.shadowed)
+    kept.ClearField("fallbacks")
+    for reason, many in message.fallbacks.items():
+        if reason in _REASONS and many > 0:
+            kept.fallbacks[reason] = max(0, min(many, asked))
     return kept

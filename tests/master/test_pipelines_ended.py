@@ -105,9 +105,31 @@ async def test_a_result_that_is_evicted_owes_nothing(
         await run_all(at, ["t0", "t1"])
         assert known(at) == ["t0", "t1"]
         files = at.tasks.files
-        monkeypatch.setattr(files, "_bytes_max", files.held_bytes)
+        ends = at.tasks._order.held_bytes
+        monkeypatch.setattr(files, "_bytes_max", files.held_bytes + ends)
         monkeypatch.setattr(files, "_now_s", lambda: 1e12)
         await at.stub.Submit(request(task_id="t2"))
         assert list(at.tasks._order.owing) == ["t1"]
         with refused(grpc.StatusCode.NOT_FOUND, "no result", "pipeline_held_mib"):
             await at.result("t0")
+
+
+async def test_the_bytes_of_ends_are_bounded_and_count_with_those_of_results(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving(tmp_path, pipeline_held_mib=1) as at:
+        assert at.tasks._order._bytes_max == (1 << 20) // 8
+        names = [f"t{number}" for number in range(40)]
+        for name in names:
+            await at.stub.Submit(request(task_id=name))
+            reason = "x" * 4_000
+            await at.stub.Cancel(pb.CancelPipelineTaskRequest(task_id=name, reason=reason))
+        await until(lambda: not at.live)
+        left = known(at)
+        assert left == names[-len(left) :], "the oldest are forgotten first"
+        assert 30 <= len(left) < 40
+        held = at.tasks._order.held_bytes
+        assert 100_000 < held <= (1 << 20) // 8
+        monkeypatch.setattr(at.tasks.files, "_bytes_max", held)
+        with refused(grpc.StatusCode.RESOURCE_EXHAUSTED, "results and ends", "pipeline_held_mib"):
+            await at.stub.Submit(request(task_id="more", payload=b"x"))

@@ -259,7 +259,7 @@ async def test_a_mode_is_ordered_and_shown_while_no_worker_runs(tmp_path: Path) 
 
 
 def test_what_workers_counted_is_summed_up_when_they_are_gone(tmp_path: Path) -> None:
-    nodes = NodePolicies(tmp_path, lambda _order: None)
+    nodes = NodePolicies(tmp_path, lambda _order: None, lambda _node: 1e6)
     counted = {"asked": 5, "learned": 3, "shadowed": 2, "agreed": 1, "fallbacks": {"fault": 2}}
     for number in range(1_100):
         name = NodeName(f"w{number}")
@@ -278,30 +278,58 @@ def test_what_workers_counted_is_summed_up_when_they_are_gone(tmp_path: Path) ->
     assert nodes.summaries()[0].asked == 5_502
 
 
-def test_sums_stay_in_bounds_whatever_workers_report(tmp_path: Path) -> None:
-    nodes = NodePolicies(tmp_path, lambda _order: None)
-    for number in range(3):
-        name = NodeName(f"w{number}")
-        reasons = {f"reason-{number}-{one}": 2**63 - 1 for one in range(40)} | {"fault": -5}
-        nodes.take_report(name, [_report(mode="on", asked=2**63 - 1, fallbacks=reasons, agreed=-1)])
-        nodes.take_report(name, [pb.LearnedPolicy(policy="made-up", mode="on", asked=1)])
-        nodes.left(name)
+def test_a_worker_counts_what_it_can_have_decided_and_nothing_else(tmp_path: Path) -> None:
+    """What a worker reports is its user's word, and the sums are everybody's."""
+    nodes = NodePolicies(tmp_path, lambda _order: None, lambda _node: 5.0)
+    reasons = {f"made-up-{one}": 2**63 - 1 for one in range(70)}
+    lies = {"\x1b[31mred": 7, "fault": 2**63 - 1, "stale-snapshot": -5} | reasons
+    nodes.take_report(
+        NodeName("liar"),
+        [
+            _report(mode="on", asked=2**63 - 1, learned=9**18, fallbacks=lies, agreed=3),
+            pb.LearnedPolicy(policy="made-up", mode="on", asked=1),
+        ],
+    )
+    nodes.left(NodeName("liar"))
+    nodes.take_report(NodeName("nameless"), [pb.LearnedPolicy(policy="iawp", mode="on")])
+    nodes.left(NodeName("nameless"))
     (sums,) = nodes.summaries()
-    assert (sums.policy, sums.asked, sums.agreed) == ("iawp", 2**63 - 1, 0)
-    assert len(sums.fallbacks) == 64
+    most = 15_000
+    assert (sums.policy, sums.asked, sums.learned, sums.agreed) == ("iawp", most, most, 0)
+    assert dict(sums.fallbacks) == {"fault": most}
+    assert (sums.heuristic, sums.model) == ("pats", "m"), "of one that has a name"
+    honest = _report(mode="on", asked=10, learned=12, shadowed=-4, fallbacks={"unmeasured": 11})
+    nodes.take_report(NodeName("honest"), [honest])
+    nodes.left(NodeName("honest"))
+    (sums,) = nodes.summaries()
+    assert (sums.asked, sums.learned, sums.shadowed) == (most + 10, most + 10, 0)
+    assert dict(sums.fallbacks) == {"fault": most, "unmeasured": 10}
+
+
+async def test_the_life_of_a_worker_is_that_of_its_application(tmp_path: Path) -> None:
+    async with serving(tmp_path) as at:
+        worker = await _worker(at, "a")
+        boast = _report(mode="shadow", asked=2**62)
+        worker.send_update(load=pipeline_pb2.PipelineLoad(policies=[boast]))
+        async with asyncio.timeout(TIMEOUT_S):
+            while (shown := (await _shown(at.master, policy="iawp")).policies[0]).asked == 3:
+                pass
+        assert 10_000 <= shown.asked < 1_000 * (TIMEOUT_S + 600.0)
+        assert at.tasks.host.age_s(NodeName("nobody")) == 0.0
 
 
 def test_damaged_orders_are_reported(tmp_path: Path) -> None:
     for damaged in ("{", "[]", '{"iawp": {"mode": "half", "order": 1}}', '{"iawp": "on"}'):
         (tmp_path / NODE_MODES_FILE).write_text(damaged)
         with pytest.raises(InvalidConfig, match="remove it"):
-            NodePolicies(tmp_path, lambda _order: None)
+            NodePolicies(tmp_path, lambda _order: None, lambda _node: 1e6)
 
 
 def test_a_report_that_is_malformed_is_refused(tmp_path: Path) -> None:
-    nodes = NodePolicies(tmp_path, lambda _order: None)
+    nodes = NodePolicies(tmp_path, lambda _order: None, lambda _node: 1e6)
     long = _report(mode="on", last="x" * 70_000)
-    for bad in (_report(mode="half"), pb.LearnedPolicy(mode="on"), long):
+    odd = pb.LearnedPolicy(policy="iawp", mode="on", model="\x1b[2J")
+    for bad in (_report(mode="half"), pb.LearnedPolicy(mode="on"), long, odd):
         with pytest.raises(InvalidRequest):
             nodes.take_report(NodeName("n1"), [bad])
     assert nodes.all() == []

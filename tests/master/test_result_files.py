@@ -99,7 +99,7 @@ async def test_what_is_dropped_while_it_is_written_leaves_nothing(
 
 async def test_old_results_make_capacity_and_young_ones_do_not(tmp_path: Path) -> None:
     now = 0.0
-    files = PipelineFiles(tmp_path / "p", 10, lambda: now)
+    files = PipelineFiles(tmp_path / "p", 10, now_s=lambda: now)
     for name in ("a", "b"):
         await files.add(TaskId(name), 1, 0, b"1234")
         assert files.finish(TaskId(name), 1, 4)

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -52,7 +52,12 @@ from hrm.pipelines.core.node_messages import (
 from hrm.pipelines.core.order import DueOrder, WorkStep
 from hrm.pipelines.core.reported_runs import learn
 from hrm.pipelines.core.table import Mask, NodeTable
-from hrm.pipelines.core.task_record import TaskRecord, is_possible, outcome_in_words
+from hrm.pipelines.core.task_record import (
+    TaskRecord,
+    is_possible,
+    keep_timing,
+    outcome_in_words,
+)
 
 __all__ = [
     "ClusterBounds",
@@ -267,10 +272,12 @@ class PipelineCluster:
         timing = event.report.timing
         if not is_possible(record, timing):
             return
-        record.timings.append(timing)
         worker = self.table.nodes[event.name]
         learn(self.estimates, event.report, record.spec, worker.capacity, worker.rows, event.now)
-        self._commands.append(m.ReportTiming(node=event.name, report=event.report))
+        kept = keep_timing(record, timing)
+        if kept is not None:
+            report = replace(event.report, timing=kept)
+            self._commands.append(m.ReportTiming(node=event.name, report=report))
 
     def _current(self, name: NodeName, what: ReportSubtask | EndTask) -> TaskRecord | None:
         """The task, if this is from its present placement."""
@@ -284,7 +291,9 @@ class PipelineCluster:
         if record is None:
             return
         if end.timings:
-            record.timings = list(end.timings)
+            record.drop_timings()
+            for timing in end.timings:
+                keep_timing(record, timing)
         if end.outcome is TaskOutcome.GIVEN_BACK:
             self.table.nodes[event.name].gave_back = True
             self._give_back(record, now, f"returned by {event.name}: {end.message}")
@@ -337,7 +346,7 @@ class PipelineCluster:
         record.why = "it is in the queue again"
         record.placed_by = record.fallback = ""
         record.before = why
-        record.timings = []
+        record.drop_timings()
         self._enqueue(record.spec.task_id)
         self._commands.append(
             m.ReportPlacement(
@@ -355,7 +364,7 @@ class PipelineCluster:
         del self.tasks[task_id]
         record.outcome, record.message = outcome, message
         self.ended[task_id] = record
-        self.order.ended(task_id)
+        self.order.ended(task_id, record.kept_bytes)
         for old in self.order.forget():
             self.ended.pop(old, None)
         self._commands.append(

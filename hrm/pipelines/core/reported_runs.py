@@ -24,12 +24,14 @@ from hrm.pipelines.core.model import (
 )
 from hrm.pipelines.core.node_messages import NodeCapacity, ReportSubtask, RunOutcome
 
-__all__ = ["CO_RUNNERS_MAX", "ROWS_MAX", "RowsOfWorker", "learn"]
+__all__ = ["CELLS", "CO_RUNNERS_MAX", "ROWS_MAX", "RowsOfWorker", "learn"]
 
 CO_RUNNERS_MAX = 2 * (CAPS.co_runners_max - 1)
 """All that can have shared a GPU with a run for half of its time each."""
 ROWS_MAX = 1_024
 """What a worker has had is remembered up to so many rows, the latest."""
+CELLS = frozenset(("cpu", "memory", "gpu_memory", "speedup", *CO_RUN_FEATURES))
+"""Names of what a worker may report to have measured of a step."""
 _SHARES = ("cpu", *CO_RUN_FEATURES[:-1])
 """What a profile measures: all but the size."""
 

@@ -19,7 +19,7 @@ from hrm import clock
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
 from hrm.core.messages.hosted import CallMaster, Listen, StopListening, SubmitToMaster
-from hrm.core.vocabulary.model import ApplicationId, LaunchContext
+from hrm.core.vocabulary.model import ApplicationId, ContainerId, LaunchContext, NodeName
 from hrm.errors import AlreadyExists, HrmError, LimitReached, NotFound, Unavailable
 from hrm.master.interpreter import Interpreter, NoticeForwarder
 from hrm.pipelines.core import cluster_messages as m
@@ -75,6 +75,14 @@ class WorkloadHost:
             return
         for step in steps:
             self._carry_out(step)
+
+    def age_s(self, worker: NodeName) -> float:
+        """How long ago the application of this worker began, which no worker of it precedes; 0: it
+        is not known here."""
+        workload = self._workloads.of_worker.get(ContainerId(worker))
+        known = self._master.core.master_state.applications
+        app = None if workload is None else known.get(workload.application_id)
+        return 0.0 if app is None else max(0.0, clock.now() - app.record.submitted_at_s)
 
     def stop_master(self, error: Exception) -> None:
         """After a bug: what its state may be is not known."""

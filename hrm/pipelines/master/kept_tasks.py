@@ -22,7 +22,7 @@ from hrm.durable import write_durably
 from hrm.errors import HrmError, LimitReached
 from hrm.master.store import Store
 from hrm.pipelines.core.model import TaskId, TaskSpec
-from hrm.pipelines.core.task_record import TaskRecord
+from hrm.pipelines.core.task_record import TaskRecord, keep_timing
 from hrm.pipelines.core.workload import WorkerSize, WorkloadKey
 from hrm.v1 import pipeline_pb2 as pb
 from hrm.wire import codec, pipeline_stream
@@ -176,6 +176,7 @@ class KeptTasks:
         Raises:
             HrmError: a record is damaged.
         """
+        tasks = ended = dropped = 0
         for stored in self._store.pipeline_tasks():
             task_id = pw.to_task_id(stored.request.task_id)
             spec = pw.to_task(
@@ -187,11 +188,24 @@ class KeptTasks:
                 record = TaskRecord(
                     spec,
                     attempt=stored.end.attempt,
-                    timings=[pw.to_timing(one, task_id) for one in stored.end.timings],
                     outcome=pw.to_outcome(stored.end.outcome),
                     message=stored.end.message,
                 )
+                for one in stored.end.timings:
+                    keep_timing(record, pw.to_timing(one, task_id))
+                lost = len(stored.end.timings) - len(record.timings)
+                if lost:
+                    kept = [pw.from_timing(x, stored.end.node) for x in record.timings]
+                    del stored.end.timings[:]
+                    stored.end.timings.extend(kept)
+                ended, dropped = ended + 1, dropped + lost
+            tasks += 1
             yield stored, spec, record
+        if tasks:
+            log.info(
+                "pipeline tasks are taken over",
+                tasks=tasks, ended=ended, runs_dropped=dropped,
+            )  # fmt: skip
 
     def take_up(self, stored: pb.StoredPipelineTask) -> Code | None:
         """It is live again; returns its modules, None if they are lost."""

@@ -56,10 +56,17 @@ class PipelineFiles:
     """
 
     def __init__(
-        self, directory: Path, bytes_max: int, now_s: Callable[[], float] = time.monotonic
+        self,
+        directory: Path,
+        bytes_max: int,
+        ends_bytes: Callable[[], int] = lambda: 0,
+        *,
+        now_s: Callable[[], float] = time.monotonic,
     ) -> None:
+        """``ends_bytes``: what ends of tasks hold, which counts, too."""
         self._directory = directory
         self._bytes_max = bytes_max
+        self._ends_bytes = ends_bytes
         self._now_s = now_s
         self._results: dict[TaskId, float] = {}
         """When each result was complete, the oldest first."""
@@ -104,15 +111,17 @@ class PipelineFiles:
 
     def _free_up(self, size: int) -> None:
         safe_s = self._now_s() - RESULT_SAFE_S
-        while self.held_bytes + size > self._bytes_max and self._results:
+        most = self._bytes_max - self._ends_bytes()
+        while self.held_bytes + size > most and self._results:
             oldest, since_s = next(iter(self._results.items()))
             if since_s > safe_s:
                 break
             self.drop(oldest)
             self.evicted(oldest)
-        if self.held_bytes + size > self._bytes_max:
+        if self.held_bytes + size > most:
+            held = self.held_bytes + self._ends_bytes()
             raise LimitReached(
-                f"inputs and results of pipeline tasks hold {self.held_bytes >> 20} MiB of the "
+                f"inputs, results and ends of pipeline tasks hold {held >> 20} MiB of the "
                 f"{self._bytes_max >> 20} MiB that pipeline_held_mib allows; fetch results with "
                 f"`forget`, or raise it"
             )

@@ -19,11 +19,7 @@ import structlog
 
 from hrm import clock
 from hrm.config import MasterSettings
-from hrm.core.vocabulary.model import (
-    ApplicationId,
-    ContainerId,
-    NodeName,
-)
+from hrm.core.vocabulary.model import ApplicationId, ContainerId, NodeName
 from hrm.core.vocabulary.ownership import denied, is_owner
 from hrm.errors import HrmError, NotFound
 from hrm.identity.caller import caller, check_user
@@ -62,6 +58,8 @@ _CLEAN_INTERVAL_S = 600.0
 _GIVEN_BACK_MAX = 1_000
 """Times that a task comes back from workers that were preempted, before it fails."""
 _FORGOTTEN_AT_ONCE = 100
+_ENDS_PART = 8
+"""Ends of tasks, which are in the memory, too, may have this part of ``pipeline_held_mib``."""
 _OPEN_SWEPT = 1_000
 """Where more tasks of one application are remembered, those that have ended are forgotten."""
 _DONE = pb.PipelineTaskOutcome.PIPELINE_TASK_OUTCOME_DONE
@@ -102,22 +100,21 @@ class PipelineTasks:
             ended_kept=settings.pipeline_ended_kept,
         )
         self._facts = MasterFacts(master.core)
-        self._order = ForgettingOrder(settings.pipeline_ended_kept)
+        held = settings.pipeline_held_mib << 20
+        self._order = ForgettingOrder(settings.pipeline_ended_kept, bytes_max=held // _ENDS_PART)
         self.workloads = PipelinesCore(
-            self._new_cluster,
-            self._new_id,
-            bounds_of_workloads(settings),
+            *(self._new_cluster, self._new_id, bounds_of_workloads(settings)),
             facts=self._facts,
             resizing=resizing,
         )
         self.host = WorkloadHost(master, self.workloads, token_of, self._follow)
         directory: Path = settings.state_dir / "pipelines"
-        self.files = PipelineFiles(directory / "files", settings.pipeline_held_mib << 20)
+        self.files = PipelineFiles(directory / "files", held, lambda: self._order.held_bytes)
         self.files.evicted = self._order.settle
         self._kept = KeptTasks(master.store, directory / "code")
         self.payload_bytes_max = settings.pipeline_payload_mib << 20
         self.streams: dict[NodeName, WorkerStream] = {}
-        self.policies = NodePolicies(settings.state_dir, self._order_all)
+        self.policies = NodePolicies(settings.state_dir, self._order_all, self.host.age_s)
         self._ids = itertools.count(1)
         self._ends = EndWrites[tuple[NodeName, pb.PipelineAttempt]]()
         self._writes: set[asyncio.Task[None]] = set()
@@ -174,7 +171,7 @@ class PipelineTasks:
             self.workloads.recover_ended(record, ApplicationId(stored.application_id))
             update = self._watchers.last[spec.task_id] = pipeline_stream.task_ended(stored.end)
             update.task_id, update.at_s = spec.task_id, now
-            self._order.ended(spec.task_id)
+            self._order.ended(spec.task_id, record.kept_bytes)
         self.files.adopt(live, ended)
         for task_id in ended:
             self._settle(task_id)

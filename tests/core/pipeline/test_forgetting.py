@@ -28,6 +28,20 @@ def test_what_owes_nothing_is_forgotten_first() -> None:
     assert order.forget() == [], "what was forgotten does not come back"
 
 
+def test_ends_of_many_bytes_are_forgotten_oldest_first_and_those_that_owe_last() -> None:
+    order = ForgettingOrder(10, bytes_max=100)
+    for one in ids(1, 2, 3):
+        order.ended(one, 40)
+    order.settle(TaskId("t3"))
+    assert order.forget() == ids(3)
+    assert order.held_bytes == 80
+    order.ended(TaskId("t4"), 30)
+    assert order.forget() == ids(1)
+    order.ended(TaskId("t5"), 1_000)
+    assert order.forget() == ids(2, 4, 5), "one alone may be too large"
+    assert order.held_bytes == 0
+
+
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 30))), st.integers(0, 3), st.integers(0, 5))
 def test_each_is_kept_or_forgotten_once(
     happenings: list[tuple[bool, int]], kept_max: int, unfetched_max: int
