@@ -48,6 +48,7 @@ from hrm.agent.reports import Reports
 from hrm.agent.server import serve
 from hrm.agent.shuffle import ShuffleService
 from hrm.agent.tracker import Sample, Tracker
+from hrm.agent.workers import check_policy
 from hrm.config import AgentSettings
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
@@ -438,6 +439,7 @@ async def run(settings: AgentSettings, command_of: CommandOf | None = None) -> i
     descriptors.raise_limit()
     try:
         rpc.read_token(settings.token_file)  # first: a refusal must leave nothing behind
+        check_policy(settings)
         with Machine.prepare(settings) as machine:
             token = await enrolled(settings, machine.name, partial(_channel, settings))
             shortcuts: StartShortcuts | None = None

@@ -16,17 +16,34 @@ from pathlib import Path
 from hrm.agent.drivers.driver_process import TOKEN_FILE
 from hrm.config import AgentSettings
 from hrm.core.vocabulary.model import ContainerSpec, Gpu, NodeName
-from hrm.errors import LaunchFailed
+from hrm.errors import InvalidConfig, LaunchFailed
 from hrm.spark.launch import Launch, gpu_environment
 from hrm.tls import CA_FILE, ca_file, read_ca
 
-__all__ = ["worker_launch"]
+__all__ = ["check_policy", "worker_launch"]
 
 DOCUMENT_FILE = "worker.json"
+_PLAIN = AgentSettings.model_fields["pipeline_policy"].default
 _INHERITED = (
     *("HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "LD_LIBRARY_PATH"),
     *("PATH", "PYTHONPATH"),
 )
+
+
+def check_policy(settings: AgentSettings) -> None:
+    """Before any worker would fail by it.
+
+    Raises:
+        InvalidConfig: ``pipeline_policy`` is none that there is.
+    """
+    if settings.pipeline_policy == _PLAIN:
+        return
+    from hrm.pipelines.policies.corun import parse  # numpy, which an agent does without
+
+    try:
+        parse(settings.pipeline_policy)
+    except InvalidConfig as error:
+        raise InvalidConfig(f"pipeline_policy: {error.message}") from error
 
 
 def worker_launch(

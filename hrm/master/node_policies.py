@@ -38,7 +38,7 @@ _LEFT_MAX = 1_000
 _COUNTERS = ("asked", "learned", "shadowed", "agreed")
 _COUNT_MAX = 2**63 - 1
 _DECISIONS_PER_S = 1_000
-"""More than a worker gets to: each decision starts a step's process or looks at all of its state."""
+"""More than a worker gets to: a decision looks at all of its state, and starts processes."""
 _CLOCKS_S = 10.0
 """By which clocks may differ, and what a worker may have decided before it is known here."""
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from hrm.agent.workers import worker_launch
+from hrm.agent import daemon
+from hrm.agent.workers import check_policy, worker_launch
 from hrm.config import AgentSettings
 from hrm.core.vocabulary.model import (
     ApplicationId,
@@ -21,7 +22,7 @@ from hrm.core.vocabulary.model import (
     WorkloadClass,
     container_id_of,
 )
-from hrm.errors import LaunchFailed
+from hrm.errors import InvalidConfig, LaunchFailed
 from hrm.pipelines.core.node_messages import GpuCard
 from hrm.pipelines.worker.document import WorkerDocument, read_document
 from hrm.spark.launch import Launch
@@ -106,3 +107,25 @@ def test_it_does_not_get_what_is_the_agents(
 def test_a_worker_that_cannot_be_read_is_refused(tmp_path: Path, damage: str) -> None:
     with pytest.raises(LaunchFailed, match="pipelines-1-x1 is no readable worker"):
         launched(tmp_path, spec(damage))
+
+
+@pytest.mark.parametrize("policy", ["mct", "pats", "iawp:cosine:guarded:gain=0.1", "dqngpu:sjf"])
+def test_a_policy_that_there_is_is_taken(policy: str) -> None:
+    check_policy(AgentSettings(pipeline_policy=policy))
+
+
+@pytest.mark.parametrize("policy", ["mct:guarded", "dqngpu:foo", "iawp:", "nonsense"])
+async def test_an_agent_does_not_start_with_a_policy_that_there_is_not(
+    policy: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its workers would fail, one after the other."""
+    token = tmp_path / "token"
+    token.write_text("x" * 43)
+    token.chmod(0o600)
+    work_dir = tmp_path / "work"
+    with pytest.raises(InvalidConfig, match="pipeline_policy: "):
+        check_policy(AgentSettings(pipeline_policy=policy))
+    settings = AgentSettings(pipeline_policy=policy, token_file=token, work_dir=work_dir)
+    assert await daemon.run(settings) == 2
+    assert "hrm agent: pipeline_policy: " in capsys.readouterr().err
+    assert not work_dir.exists()

@@ -12,6 +12,7 @@ from typing import Any
 
 import grpc
 import pytest
+import structlog
 
 from hrm.core.vocabulary.workload_bounds import WorkloadBounds
 from hrm.pipelines.core.model import TaskId
@@ -177,3 +178,41 @@ async def test_an_end_that_is_not_on_the_disk_leaves_the_task_as_it_was(tmp_path
         assert {x.name for x in (first / "master/pipelines/files").iterdir()} == {"t.out"}
     async with serving(then) as at:
         assert at.live == ["t"] and at.tasks.files.has_input(TaskId("t"))
+
+
+async def test_ends_of_an_earlier_hrm_are_taken_over_without_what_flooded_them(
+    tmp_path: Path,
+) -> None:
+    """That kept co-runners of any number, for steps that the task does not have."""
+    async with serving(tmp_path) as at:
+        worker, order = await at.placed("t")
+        step = order.pipeline.subtasks[0]
+        worker.end(order.attempt, b"result", timings=[_run(step)])
+        await worker.receive("acknowledge")
+        store = at.tasks._kept._store
+        (stored,) = store.pipeline_tasks()
+        crowd = [pb.PipelineRow(kind="k" * 250, gpu_model="m" * 1_000)] * 1_000
+        del stored.end.timings[:]
+        stored.end.timings.extend([_run(step, co_runners=crowd, cells={"mine": 1.0})])
+        stored.end.timings.extend([_run(step, subtask="no such step")] * 6)
+        await store.put_pipeline_task(stored)
+    with structlog.testing.capture_logs() as logs:
+        async with serving(tmp_path) as at:
+            (run,) = (await at.ended("t")).timings
+            assert (run.subtask, len(run.co_runners), len(run.cells)) == (step.name, 0, 0)
+            assert await at.result("t") == b"result"
+    said = {entry["event"]: entry for entry in logs}
+    (long,) = [entry for name, entry in said.items() if "is long" in name]
+    assert long["task"] == "t" and long["kib"] > 1_000
+    taken = said["pipeline tasks are taken over"]
+    assert (taken["tasks"], taken["ended"], taken["runs_dropped"]) == (1, 1, 6)
+
+
+def _run(step: pb.PipelineSubtask, subtask: str = "", **fields: Any) -> pb.SubtaskTiming:
+    return pb.SubtaskTiming(
+        subtask=subtask or step.name,
+        row=pb.PipelineRow(kind=step.kind),
+        device=step.devices[0],
+        outcome=pb.SUBTASK_OUTCOME_DONE,
+        **fields,
+    )

@@ -22,8 +22,8 @@ _TIMINGS_FACTOR = 4
 """Runs of a task that are kept, to the attempts of its steps. A placement has three times as many
 at most: two runs of a step that find too little device memory are no attempts."""
 TIMINGS_BYTES_MAX = 512 << 10
-"""What is kept of the runs of one task, as ``_timing_bytes`` counts: a hundred steps with long names
-and errors are some 100 KiB."""
+"""What is kept of the runs of one task, as ``_timing_bytes`` counts: a hundred steps with long
+names and errors are some 100 KiB."""
 _TIMING_BYTES = 256
 """Of a run's numbers."""
 

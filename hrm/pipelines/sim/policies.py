@@ -59,12 +59,12 @@ def policies(
         )
     truth = scenario.truth
     sharing = GpuSharing.MPS if scenario.world.endswith("-mps") else GpuSharing.TIME_SLICING
-    name, options = corun.parse(node)
+    name, options = corun.parse(node, (*corun.SCORES, _Oracle.name))
     # Of the scores this one alone asks for them, and to fit them takes most of a run's time.
     by_pairs = name in corun.LEARNED and options.get("score", corun.DEFAULT_SCORE) == "sensitivity"
     gpu_memory = {one.type.gpu_model: one.type.gpu_memory_mib for one in scenario.all_workers}
 
-    if options.get("score") == "oracle":
+    if options.get("score") == _Oracle.name:
         options["score"] = _Oracle(truth)
 
     def node_policy(worker: WorkerNode) -> NodePolicy:

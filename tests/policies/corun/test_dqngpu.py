@@ -213,6 +213,19 @@ def test_by_default_it_looks_ahead() -> None:
 def test_a_setting_names_it_with_the_policy_that_chooses() -> None:
     assert parse("dqngpu") == ("dqngpu", {})
     assert parse("dqngpu:tetris") == ("dqngpu", {"sharing": "tetris"})
+    for spec, said in (
+        ("dqngpu:foo", r"dqngpu has no 'foo'; .* one of best-fit-memory"),
+        ("dqngpu:", r"dqngpu has no ''; .* one of best-fit-memory"),
+        ("dqngpu:tetris:tetris", "one sharing too many"),
+        ("mct:guarded", "write mct alone"),
+        ("iawp:guarded:guarded", "one guarded too many"),
+        ("iawp:cosine:overload", "one score too many"),
+        ("iawp:gain=0.1:gain=0.2", "one gain too many"),
+        ("iawp:nonsense", "cosine, learned, overload, sensitivity"),
+        ("nonsense:guarded", "choose one of dqngpu, iawp"),
+    ):
+        with pytest.raises(InvalidConfig, match=said):
+            parse(spec)
     with pytest.raises(InvalidConfig, match=r"'guarded'; choose one of best-fit-memory"):
         load("dqngpu", rng=RNG, sharing="guarded")
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import numpy as np
@@ -93,11 +93,7 @@ def load(name: str, *, rng: np.random.Generator, **options: Any) -> NodePolicy:
     Raises:
         InvalidConfig: no policy, score or option of that name.
     """
-    make = _POLICIES.get(name)
-    if make is None:
-        raise InvalidConfig(
-            f"no node policy is called {name!r}; choose one of {', '.join(known())}"
-        )
+    make = _make(name)
     if name == "iawp":
         options["score"] = _score(options.get("score", DEFAULT_SCORE))
     elif name == "dqngpu":
@@ -108,8 +104,16 @@ def load(name: str, *, rng: np.random.Generator, **options: Any) -> NodePolicy:
         raise InvalidConfig(f"node policy {name!r} cannot be made: {error}") from error
 
 
-def parse(spec: str) -> tuple[str, dict[str, Any]]:
-    """``spec`` in a setting, as a name and options of ``load``.
+def _make(name: str) -> Callable[..., NodePolicy]:
+    if name not in _POLICIES:
+        raise InvalidConfig(
+            f"no node policy is called {name!r}; choose one of {', '.join(known())}"
+        )
+    return _POLICIES[name]
+
+
+def parse(spec: str, scores: Collection[str] = SCORES) -> tuple[str, dict[str, Any]]:
+    """``spec`` in a setting, as a name and options of ``load``. ``scores``: those there are.
 
     A co-run score may follow the name (``iawp:overload``), ``guarded``, which turns on
     ``tail_guard`` and ``steal`` and sets ``gain_min`` to 0 (``iawp:guarded``,
@@ -117,21 +121,39 @@ def parse(spec: str) -> tuple[str, dict[str, Any]]:
     After ``dqngpu`` there may be the policy that chooses what shares a GPU (``dqngpu:tetris``).
 
     Raises:
-        InvalidConfig: G is no number from -1 to 1.
+        InvalidConfig: no policy of that name, or it has no such word, or one of its kind already; G
+            is no number from -1 to 1.
     """
     name, *words = spec.split(":")
+    _make(name)
     options: dict[str, Any] = {}
-    if name == "dqngpu":
-        return name, {"sharing": ":".join(words)} if words else {}
-    if "guarded" in words:
-        words.remove("guarded")
-        options = {"tail_guard": True, "steal": True, "gain_min": 0.0}
-    for word in [word for word in words if word.startswith("gain=")]:
-        words.remove(word)
-        options["gain_min"] = _gain(spec, word)
-    if words:
-        options["score"] = ":".join(words)
+    given: set[str] = set()
+    for word in sorted(words, key=lambda word: word != "guarded"):
+        if name == "dqngpu" and word in HEURISTICS:
+            kind, more = "sharing", {"sharing": word}
+        elif name == "iawp" and word == "guarded":
+            kind, more = word, {"tail_guard": True, "steal": True, "gain_min": 0.0}
+        elif name == "iawp" and word.startswith("gain="):
+            kind, more = "gain", {"gain_min": _gain(spec, word)}
+        elif name == "iawp" and word in scores:
+            kind, more = "score", {"score": word}
+        else:
+            raise InvalidConfig(
+                f"node policy {spec!r}: {name} has no {word!r}; {_choices(name, scores)}"
+            )
+        if kind in given:
+            raise InvalidConfig(f"node policy {spec!r}: {word!r} is one {kind} too many; keep one")
+        given.add(kind)
+        options |= more
     return name, options
+
+
+def _choices(name: str, scores: Collection[str]) -> str:
+    if name == "dqngpu":
+        return f"write dqngpu, or dqngpu:NAME with one of {', '.join(sorted(HEURISTICS))}"
+    if name == "iawp":
+        return f"after iawp: may stand guarded, gain=G, and one of {', '.join(sorted(scores))}"
+    return f"write {name} alone"
 
 
 def _gain(spec: str, word: str) -> float:
