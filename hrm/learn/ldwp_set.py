@@ -11,7 +11,9 @@ placed after it, discounted. Rounds alternate between traces and regression:
 
 ``--from-shadow FILE`` is another source: decisions that a master has logged, whoever made them.
 The newest model is fitted to the earlier 80 % of them with a small step, and written only if its
-error on the later 20 % falls.
+error on the later 20 % falls. Features and times in the log are the word of users' workers: what
+cannot have been is left out, no user has more of the records than all others together, and the new
+model's guards are nowhere wider than those it began with, unless ``--widen-guards`` says so.
 
 Seeds of training, validation and test are disjoint (``hrm.learn.environment``).
 """
@@ -23,6 +25,7 @@ import json
 import logging
 import shlex
 import sys
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -40,7 +43,7 @@ from hrm.learn.placement_env import PlacementEnv, reward_of
 from hrm.pipelines.core.model import ClusterPolicy, Vector
 from hrm.pipelines.policies.cluster import load as load_policy
 from hrm.pipelines.policies.cluster.networks import MEMBERS, set_q, set_shapes
-from hrm.pipelines.policies.cluster.placement_log import read_records
+from hrm.pipelines.policies.cluster.placement_log import PlacementRecord, read_records
 from hrm.pipelines.policies.cluster.scale_free import NODE_INPUTS, SET_SCHEMA, SetState
 from hrm.policies import model_files
 from hrm.policies.model_files import Model
@@ -92,6 +95,8 @@ class EnsembleArgs:
     """a master's log of placements, instead of the environment"""
     models: str = ""
     """with --from-shadow, a directory of models next to HRM's own; default: that of --out"""
+    widen_guards: int = 0
+    """1: with --from-shadow, the log may widen the guards of the model"""
     seed: int = 0
     """of all random choices"""
 
@@ -99,6 +104,8 @@ class EnsembleArgs:
         for name in ("rounds", "traces", "epochs", "batch", "horizon", "validation_seeds"):
             if getattr(self, name) < 1:
                 raise InvalidConfig(f"--{name.replace('_', '-')}: give at least 1")
+        if self.widen_guards not in (0, 1):
+            raise InvalidConfig("--widen-guards: give 0 or 1")
         if not (0.0 <= self.gamma < 1.0 and 0.0 <= self.epsilon <= 0.5 and self.lr > 0.0):
             raise InvalidConfig("--gamma is in [0, 1), --epsilon in [0, 0.5], --lr above 0")
 
@@ -315,12 +322,18 @@ def train(args: EnsembleArgs, on_progress: Progress = lambda share, doing: None)
 
 def _from_shadow(args: EnsembleArgs, on_progress: Progress) -> dict[str, Any]:
     records = read_records(Path(args.from_shadow))
-    samples = [PlacementSample(one.state, one.action, reward_of(one.slowdown)) for one in records]
+    sound = [one for one in records if one.is_sound]
+    fair = of_no_user_most(sound)
+    unsound, crowded = len(records) - len(sound), len(sound) - len(fair)
+    if unsound or crowded:
+        log.info("left out: %d absurd, %d of a user with most of the rest", unsound, crowded)
+    samples = [PlacementSample(one.state, one.action, reward_of(one.slowdown)) for one in fair]
     split = int(0.8 * len(samples))
     if split < args.batch:
+        left = f" ({unsound} absurd ones and {crowded} of one user are left out)"
         raise InvalidConfig(
-            f"{args.from_shadow} has {len(samples)} placements, fewer than "
-            f"{args.batch / 0.8:.0f}: wait for more, or give a smaller --batch"
+            f"{args.from_shadow} has {len(samples)} placements{left if unsound or crowded else ''}"
+            f", fewer than {args.batch / 0.8:.0f}: wait for more, or give a smaller --batch"
         )
     before = model_files.find(KIND, state_dir=Path(args.models or args.out.parent))
     if before.schema != SET_SCHEMA:
@@ -339,10 +352,43 @@ def _from_shadow(args: EnsembleArgs, on_progress: Progress) -> dict[str, Any]:
             f"{first:.4f}, after fine-tuning {last:.4f}; collect more of them"
         )
     model = _model(weights, earlier, args)
-    tuned = {"from": str(before), "placements": len(samples), "before": first, "after": last}
+    if not args.widen_guards:
+        model = no_wider(model, before)
+    tuned = {"from": str(before), "placements": len(samples), "before": first, "after": last,
+             "absurd": unsound, "crowded": crowded}  # fmt: skip
     meta = {**before.meta, **model.meta, "tuned": tuned}
     model_files.write(dataclasses.replace(model, meta=meta), args.out)
     return {"model": str(model), "out": str(args.out), "tuned": tuned}
+
+
+def of_no_user_most(records: Sequence[PlacementRecord]) -> list[PlacementRecord]:
+    """Without the oldest of a user that has more than all others together. Those of one user alone,
+    and of a log without users, stay."""
+    many = Counter(one.user for one in records)
+    if len(many) < 2:
+        return list(records)
+    user, most = many.most_common(1)[0]
+    over = most - (len(records) - most)
+    kept = []
+    for one in records:
+        if one.user == user and over > 0:
+            over -= 1
+        else:
+            kept.append(one)
+    return kept
+
+
+def no_wider(model: Model, before: Model) -> Model:
+    """``model`` with guards that nowhere exceed those of ``before``."""
+    low, high = before.arrays["low"], before.arrays["high"]
+    ranges = {name: np.clip(model.arrays[name], low, high) for name in ("low", "high")}
+    meta = dict(model.meta)
+    for name in ("nodes_min", "nodes_max"):
+        least, most = before.meta["nodes_min"], before.meta["nodes_max"]
+        meta[name] = min(max(meta[name], least), most)
+    for name in ("q_abs_max", "spread_max"):
+        meta[name] = min(meta[name], before.meta[name])
+    return dataclasses.replace(model, arrays={**model.arrays, **ranges}, meta=meta)
 
 
 def _error(weights: Tensors, samples: Sequence[PlacementSample]) -> float:

@@ -24,6 +24,8 @@ from hrm.learn.ldwp_set import (  # noqa: E402
     fit,
     fresh,
     main,
+    no_wider,
+    of_no_user_most,
     parse,
     q_values,
     returns_of,
@@ -33,7 +35,7 @@ from hrm.learn.placement_env import REWARD_LEAST, PlacementEnv, reward_of  # noq
 from hrm.pipelines.core.model import TaskId  # noqa: E402
 from hrm.pipelines.policies.cluster import load as load_policy  # noqa: E402
 from hrm.pipelines.policies.cluster.networks import set_q  # noqa: E402
-from hrm.pipelines.policies.cluster.placement_log import PlacementLog  # noqa: E402
+from hrm.pipelines.policies.cluster.placement_log import PlacementLog, PlacementRecord  # noqa: E402
 from hrm.pipelines.policies.cluster.scale_free import observe_set  # noqa: E402
 from hrm.policies import model_files  # noqa: E402
 from tests.learn.queueing import Queueing  # noqa: E402
@@ -214,6 +216,62 @@ def test_it_is_fine_tuned_by_what_a_master_has_logged(tmp_path: Path) -> None:
     model = model_files.read(tmp_path / "ldwp-set-100.npz", kind="ldwp-set")
     assert model.meta["tuned"]["placements"] == 200
     assert load_policy("ldwp-set", rng=np.random.default_rng(0), model=model).name == "ldwp-set"
+
+
+def test_a_log_widens_no_guard_unless_asked(tmp_path: Path) -> None:
+    """What is in it is the word of users' workers."""
+    models = tmp_path / "models"
+    narrow = set_model(nodes_min=4, nodes_max=4, q_abs_max=0.01, spread_max=0.01)
+    narrow.arrays["low"][:], narrow.arrays["high"][:] = -0.1, 0.1
+    model_files.write(dataclasses.replace(narrow, version=99), models / "ldwp-set-99.npz")
+    log = _log(tmp_path / "log.npz", 200, 3.0)
+
+    def tuned(**more: Any) -> model_files.Model:
+        out = tmp_path / "ldwp-set-100.npz"
+        train(
+            EnsembleArgs(from_shadow=str(log), models=str(models), out=out, version=100, batch=32,
+                         epochs=3, **more)
+        )  # fmt: skip
+        return model_files.read(out, kind="ldwp-set")
+
+    bound = tuned()
+    assert bound.arrays["low"].min() >= -0.1 and bound.arrays["high"].max() <= 0.1
+    names = ("nodes_min", "nodes_max", "q_abs_max", "spread_max")
+    assert [bound.meta[name] for name in names] == [4, 4, 0.01, 0.01]
+    wide = tuned(widen_guards=1)
+    assert wide.arrays["high"].max() > 0.1
+    assert (wide.meta["nodes_min"], wide.meta["q_abs_max"] > 0.01) == (5, True)
+    assert no_wider(bound, wide).meta["q_abs_max"] == 0.01, "what is narrower stays"
+
+
+def test_what_cannot_have_been_is_left_out_and_counted(tmp_path: Path) -> None:
+    models = tmp_path / "models"
+    model_files.write(dataclasses.replace(set_model(), version=99), models / "ldwp-set-99.npz")
+    path = _log(tmp_path / "log.npz", 100, 3.0)
+    with np.load(path) as held:
+        arrays = dict(held)
+    arrays["nodes"][:5] = np.nan
+    arrays["nodes"][5:10] = 1e15
+    np.savez(path, **arrays)
+    args = EnsembleArgs(from_shadow=str(path), models=str(models), version=100, batch=32, epochs=3,
+                        out=tmp_path / "ldwp-set-100.npz")  # fmt: skip
+    tuned = train(args)["tuned"]
+    assert (tuned["placements"], tuned["absurd"], tuned["crowded"]) == (98, 2, 0)
+    with pytest.raises(InvalidConfig, match=r"98 placements \(2 absurd ones and 0 of one user"):
+        train(dataclasses.replace(args, batch=256))
+
+
+def test_no_user_has_more_of_a_log_than_all_others_together() -> None:
+    view = view_of(3)
+    state = observe_set(task_of(), view, all_fit(view))
+
+    def records(users: str) -> list[PlacementRecord]:
+        return [PlacementRecord(state, 0, float(n + 1), user) for n, user in enumerate(users)]
+
+    kept = of_no_user_most(records("aabaacaaaa"))
+    assert [(one.user, one.slowdown) for one in kept] == [("b", 3), ("c", 6), ("a", 9), ("a", 10)]
+    assert len(of_no_user_most(records("aaaa"))) == 4, "there is no one to protect"
+    assert len(of_no_user_most(records("aabbc"))) == 5
 
 
 def test_a_log_that_is_missing_or_too_short_is_refused(tmp_path: Path) -> None:

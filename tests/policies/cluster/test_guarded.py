@@ -181,11 +181,38 @@ def test_a_log_that_is_damaged_or_of_other_features_is_refused(tmp_path: Path) -
     for changes, what in (
         ({"schema": np.frombuffer(b"old", dtype=np.uint8)}, "features old"),
         ({"actions": np.array([3])}, "damaged"),
-        ({"nodes": sound["nodes"] * np.nan}, "damaged"),
+        ({"nodes": sound["nodes"][:-1]}, "damaged"),
+        ({"users": np.array([0, 1])}, "damaged"),
     ):
         np.savez(tmp_path / "log.npz", **{**sound, **changes})
         with pytest.raises(InvalidConfig, match=what):
             read_records(tmp_path / "log.npz")
+
+
+def test_a_record_says_whose_it_is_and_whether_it_can_have_been(tmp_path: Path) -> None:
+    log, view = PlacementLog(), view_of(3)
+    sound = observe_set(task_of(), view, all_fit(view))
+    states = {
+        "sound": sound,
+        "nan": sound._replace(nodes=sound.nodes * np.nan),
+        "absurd": sound._replace(nodes=sound.nodes + 1e15),
+        "odd task": sound._replace(task=sound.task - 100.0),
+        "no time": sound,
+        "failed": sound,
+    }
+    for name, state in states.items():
+        log.placed(TaskId(name), state, 1, 1.0, f"user of {name}")
+        response_s = 0.0 if name == "no time" else 2.0
+        log.ended(TaskId(name), response_s=response_s, ok=name != "failed")
+    (tmp_path / "log.npz").write_bytes(log.dump())
+    found = read_records(tmp_path / "log.npz")
+    good = [one.is_sound for one in found]
+    assert dict(zip(states, good, strict=True)) == {n: n in ("sound", "failed") for n in states}
+    assert len({one.user for one in found}) == 6
+    with np.load(tmp_path / "log.npz") as held:
+        older = {name: held[name] for name in held if name != "users"}
+    np.savez(tmp_path / "log.npz", **older)
+    assert {one.user for one in read_records(tmp_path / "log.npz")} == {""}
 
 
 @both

@@ -93,7 +93,7 @@ class GuardedClusterPolicy:
             self._learned.placed(decided.decision, view)
             if proposed.state is not None:
                 ideal_s = float(view.task_s[proposed.rows].min())
-                self.log.placed(task.task_id, proposed.state, decided.decision, ideal_s)
+                self.log.placed(task.task_id, proposed.state, decided.decision, ideal_s, task.user)
         by = self.name if decided.learned else self.guard.heuristic
         return Choice(node=decided.decision, why=decided.why, placed_by=by, fallback=decided.doubt)
 
