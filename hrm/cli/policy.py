@@ -40,6 +40,8 @@ _TRAINERS = {
     "rlpto": "hrm.learn.ppo",
 }
 NODES_SHOWN = 8
+_MANY_RUNS = 2_000
+"""Sets in a table of co-runs that take long to rank."""
 NameArgument = Annotated[
     str, typer.Argument(metavar="NAME", help="The policy's name; `hrm policy show` lists them.")
 ]
@@ -194,7 +196,15 @@ def score(
     from hrm.pipelines.policies.corun.score_quality import qualities
 
     table = read_table(data)
-    found = qualities(table, SCORES, resamples=resamples, seed=seed)
+    if len(table.runs) >= _MANY_RUNS:
+        console.note(
+            f"{len(table.runs):,} sets of jobs: this takes a while; fewer --resamples help"
+        )
+    found = _with_progress(
+        lambda on_progress: qualities(
+            table, SCORES, resamples=resamples, seed=seed, on_progress=on_progress
+        )
+    )
     if as_json or output is Output.JSON:
         console.print_json(document(table, found))
         return

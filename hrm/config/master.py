@@ -523,7 +523,10 @@ class MasterSettings(ServerSettings):
         default=32, ge=1, le=60, description="largest input of a pipeline task"
     )
     pipeline_held_mib: int = Field(
-        default=4096, ge=1, description="disk for inputs and results of pipeline tasks"
+        default=4096,
+        ge=1,
+        description="disk for inputs, results and ends of pipeline tasks; the ends have an eighth "
+        "of it at most",
     )
     pipeline_ended_kept: int = Field(
         default=1_000,

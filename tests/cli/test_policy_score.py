@@ -10,10 +10,12 @@ from pathlib import Path
 import pytest
 from typer.testing import Result
 
+from hrm.cli import policy
 from hrm.cli.corun_scores import document
+from hrm.pipelines.policies.corun import SCORES, corun_table
 from hrm.pipelines.policies.corun.corun_table import read_table
 from hrm.pipelines.policies.corun.gpu_sharing import GpuSharing
-from hrm.pipelines.policies.corun.score_quality import Figure, ScoreQuality
+from hrm.pipelines.policies.corun.score_quality import Figure, ScoreQuality, qualities
 
 Run = Callable[..., Result]
 
@@ -57,6 +59,36 @@ def test_a_hole_is_an_error_that_names_the_line(hrm: Run, data: Path) -> None:
     assert result.exit_code == 1
     assert "jobs.csv, line 3: sm is empty" in result.stderr
     assert "Traceback" not in result.stderr
+
+
+def test_a_table_that_would_take_hours_is_refused_at_once(
+    hrm: Run, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = len((data / "runs.csv").read_text().splitlines())
+    monkeypatch.setattr(corun_table, "LINES_MAX", lines)
+    assert hrm("policy", "score", str(data), "--resamples", "20").exit_code == 0
+    monkeypatch.setattr(corun_table, "LINES_MAX", lines - 1)
+    result = hrm("policy", "score", str(data), "--resamples", "20")
+    assert result.exit_code == 1
+    assert f"runs.csv, line {lines}: a file may have {lines - 1} lines" in result.stderr
+    assert "draw some of the sets" in result.stderr
+
+
+def test_a_long_table_says_so_before_it_is_ranked(
+    hrm: Run, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(policy, "_MANY_RUNS", 6)
+    assert "takes a while" not in hrm("policy", "score", str(data), "--resamples", "20").stderr
+    monkeypatch.setattr(policy, "_MANY_RUNS", 5)
+    said = hrm("policy", "score", str(data), "--resamples", "20").stderr
+    assert "5 sets of jobs: this takes a while" in said
+
+
+def test_what_is_ranked_is_reported_as_it_goes_on(data: Path) -> None:
+    seen: list[tuple[float, str]] = []
+    qualities(read_table(data), SCORES, resamples=1, on_progress=lambda *one: seen.append(one))
+    assert [share for share, _ in seen] == [0.0, 0.25, 0.5, 0.75, 1.0]
+    assert seen[1][1] == "time-slicing, overload"
 
 
 def test_an_interval_without_bounds_is_null_as_json_has_no_infinity(data: Path) -> None:

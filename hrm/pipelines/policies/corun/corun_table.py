@@ -16,8 +16,9 @@ time in this set over its time alone, ``SLOWDOWNS``::
     1,time-slicing,resnet50 32,1.43
     1,time-slicing,dcgan 64,1.62
 
-A feature that the table has no column for is 0 for all jobs. Anything else that is missing is an
-error which names the file and the line: what a score is worth may not depend on a hole.
+Neither has more than ``LINES_MAX`` lines. A feature that the table has no column for is 0 for all
+jobs. Anything else that is missing is an error which names the file and the line: what a score is
+worth may not depend on a hole.
 """
 
 from __future__ import annotations
@@ -42,6 +43,8 @@ from hrm.pipelines.policies.corun.slowdowns import LOADS, Slowdowns
 __all__ = ["CoRun", "CoRunTable", "TabledEstimates", "TabledJob", "read_table", "write_table"]
 
 JOBS, RUNS = "jobs.csv", "runs.csv"
+LINES_MAX = 100_000
+"""Of a file. What a score is worth is known from some hundred sets; a resample costs a sort."""
 _JOB_COLUMNS = ("job", "kind")
 _RUN_COLUMNS = ("run", "sharing", "job", "slowdown")
 SLOWDOWNS = (0.1, 1_000.0)
@@ -233,6 +236,11 @@ def _lines(
                 if not cells:
                     continue
                 where = f"{path}, line {reader.line_num}"
+                if reader.line_num > LINES_MAX:
+                    raise InvalidRequest(
+                        f"{where}: a file may have {LINES_MAX:,} lines, minutes of ranking; "
+                        f"draw some of the sets at random, each with all of its jobs, and try those"
+                    )
                 if len(cells) != len(header):
                     raise InvalidRequest(
                         f"{where}: {len(cells)} cells, but the header has {len(header)}"

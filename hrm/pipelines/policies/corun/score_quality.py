@@ -103,6 +103,7 @@ def qualities(
     ridges: Ridges | None = None,
     share: float = 1.0,
     together: Callable[[CoRun], Hashable] = same_set,
+    on_progress: Callable[[float, str], None] = lambda share, doing: None,
 ) -> list[ScoreQuality]:
     """Of every score, in each mode of ``table``; learning ones cold and seen.
 
@@ -112,13 +113,17 @@ def qualities(
         share: of the other half that is observed before a set is judged, 0..1.
         together: see ``halves_of``. With ``pair_of_kinds`` no set is judged that is like one that
             was seen.
+        on_progress: is called before each score, with the share that is done, 0..1, and with what
+            comes, and after the last.
     """
     found = []
-    for mode in table.modes():
+    modes = table.modes()
+    for done, mode in enumerate(modes):
         runs = [run for run in table.runs if run.sharing is mode]
         cases = _Cases(runs, np.random.default_rng([seed, 0xB0]), resamples)
         halves = halves_of(runs, np.random.default_rng([seed, 0xFD]), together)
-        for name, make in scores.items():
+        for number, (name, make) in enumerate(scores.items()):
+            on_progress((done + number / len(scores)) / len(modes), f"{mode.value}, {name}")
             score = make()
             cold = [TabledEstimates(table, mode, ridges)] * len(runs)
             found.append(_quality(name, score, cold, cases, seen=False))
@@ -129,6 +134,7 @@ def qualities(
                 ]
                 seen = [taught[half] for half in halves]
                 found.append(_quality(name, score, seen, cases, seen=True))
+    on_progress(1.0, "done")
     return found
 
 
