@@ -135,10 +135,11 @@ class MasterSettings(ServerSettings):
         default=BOUNDS.wait_max_s, gt=0, description="longest estimated wait at a resource unit"
     )
     elasticity_policy: Literal["beta-rule", "beta-on-demand", "rlpto", "off"] = Field(
-        default="beta-rule",
+        default="beta-on-demand",
         description="which applications that report what they train give up executors: beta-rule, "
-        "those that gain less than elastic_beta; beta-on-demand, the same while others wait; "
-        "rlpto, a trained policy next to beta-rule, in shadow mode at first; off: none",
+        "those that gain less than elastic_beta; beta-on-demand, the same, and only while others "
+        "wait or could use them; rlpto, a trained policy next to that, in shadow mode at first; "
+        "off: none",
     )
     elastic_beta: float = Field(
         default=BOUNDS.elastic_beta,

@@ -279,7 +279,11 @@ def _elasticity(settings: MasterSettings, guards: GuardRegistry) -> ElasticityPo
         return None
     if settings.elasticity_policy != "rlpto":
         return BetaRule(on_demand=settings.elasticity_policy == "beta-on-demand")
-    guarded = guarded_elasticity(clock_s=time.thread_time, models=settings.state_dir)
+    guarded = guarded_elasticity(
+        clock_s=time.thread_time,
+        models=settings.state_dir,
+        heuristic=BetaRule(on_demand=True),
+    )
     guards.add(guarded.guard)
     return guarded
 

@@ -39,7 +39,7 @@ from hrm.core.vocabulary.wakefulness import Wakefulness, excused
 
 __all__ = ["MasterCore"]
 
-_BETA_RULE = BetaRule()
+_BETA_RULE = BetaRule(on_demand=True)
 
 
 class MasterCore:

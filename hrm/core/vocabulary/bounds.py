@@ -105,7 +105,7 @@ class Bounds:
     run_times_kept: int = 10_000
     learned_classes_kept: int = 10_000
     class_guess_s: float = 60.0
-    elastic_beta: float = 1e-4
+    elastic_beta: float = 3e-4
     elastic_period_s: float = 5.0
     elastic_resizes_per_minute: int = 60
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from hrm.core.elasticity.beta_rule import ElasticityPolicy
 from hrm.errors import InvalidConfig, NotFound
 from hrm.policies import model_files
 from hrm.policies.elasticity.guarded import GuardedElasticity
@@ -22,6 +23,7 @@ def guarded_elasticity(
     *,
     clock_s: Callable[[], float],
     models: Path | None = None,
+    heuristic: ElasticityPolicy | None = None,
     mode: GuardMode = GuardMode.SHADOW,
 ) -> GuardedElasticity:
     """The newest model of ``rlpto`` next to the beta rule, which decides alone where there is none
@@ -30,9 +32,12 @@ def guarded_elasticity(
     Args:
         clock_s: measures how long the network takes, as ``time.thread_time`` does.
         models: a directory of models next to HRM's own.
+        heuristic: None: the beta rule.
     """
     try:
         learned = LearnedElasticity(model_files.find("rlpto", state_dir=models))
     except (NotFound, InvalidConfig) as error:
-        return GuardedElasticity(None, clock_s=clock_s, missing=error.message, mode=mode)
-    return GuardedElasticity(learned, clock_s=clock_s, mode=mode)
+        return GuardedElasticity(
+            None, clock_s=clock_s, heuristic=heuristic, missing=error.message, mode=mode
+        )
+    return GuardedElasticity(learned, clock_s=clock_s, heuristic=heuristic, mode=mode)

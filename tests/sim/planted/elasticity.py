@@ -52,7 +52,7 @@ def trainings(seed: int, *, resizes_per_minute: int = 60) -> Plan:
         app("gang", (0.0, 4), gang_min=3),
         app("turns", (0.0, 3), declared=None, classes=((6.0, "STREAM"),)),
         app("more", (0.0, 3), (8.0, 6)),
-        app("silent", (0.0, 3), training=(), work_s=20.0),
+        app("silent", (0.0, 12), training=(), work_s=150.0),
     )
     bounds = replace(
         plan.bounds, elastic_period_s=1.0, elastic_resizes_per_minute=resizes_per_minute
