@@ -123,8 +123,9 @@ def profiles_view(profiles: Iterable[pipeline_pb2.PipelineProfile]) -> Group:
     from rich.console import Group
 
     taken = table(
-        *("kind", "input MB", "GPU", ">core s", ">P90", ">P99", ">GPU s", ">P90", ">P99"),
-        *(">memory MiB", ">device MiB", ">mean", ">ran out"),
+        *("kind", "input MB", "GPU", ">core s", ">core P90", ">core P99"),
+        *(">GPU s", ">GPU P90", ">GPU P99"),
+        *(">memory MiB", ">GPU MiB", ">GPU MiB mean", ">GPU ran out"),
     )
     eighths = [f">{part}/{USE_COLUMNS}" for part in range(1, USE_COLUMNS + 1)]
     used = table("kind", "input MB", "GPU", ">runs", "use of the GPU", *eighths)

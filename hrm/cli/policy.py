@@ -79,7 +79,10 @@ def shadow(
     if any(policy.kind == "node" for policy in response.policies):
         console.note(f"nodes report counters alone: hrm policy show {name}")
     elif not any(policy.records for policy in response.policies) and output is Output.TABLE:
-        console.note(f"no records yet; hrm policy set {name} shadow records its decisions")
+        console.note(
+            f"no records of yours yet; hrm policy set {name} shadow records its decisions, and "
+            f"operators see everybody's"
+        )
         return
     queries.show(response, output, lambda _: shadow_view(response))
 
@@ -255,7 +258,7 @@ def policy_view(policy: policy_pb2.LearnedPolicy) -> RenderableType:
         f"[bold]{plain(policy.policy)}[/] ({where}) is {plain(policy.mode)}, {made_of} "
         f"{plain(policy.model)}; else {plain(policy.heuristic)} decides",
         f"  {policy.asked} decisions requested, {policy.learned} made, {policy.shadowed} in shadow "
-        f"({_share(policy.agreed, policy.shadowed)} agreed)",
+        f"({policy.proposed} proposed, {_share(policy.agreed, policy.proposed)} agreed)",
     ]
     if policy.fallbacks:
         counts = sorted(policy.fallbacks.items(), key=lambda item: (-item[1], item[0]))
@@ -278,7 +281,9 @@ def policy_view(policy: policy_pb2.LearnedPolicy) -> RenderableType:
         )
     if policy.HasField("rolled_back_at_s"):
         ago_s = max(0.0, time.time() - policy.rolled_back_at_s)
-        lines.append(f"  [red]rolled back {ago_s:.0f} s ago[/]")
+        why = f": {plain(policy.rolled_back_why)}" if policy.rolled_back_why else ""
+        lines.append(f"  [red]rolled back {ago_s:.0f} s ago[/]{why}")
+        lines.append(f"  hrm policy set {plain(policy.policy)} canary-1 tries it again")
     return Group(*lines)
 
 
@@ -316,7 +321,7 @@ def shadow_view(response: policy_pb2.ShowPoliciesResponse) -> RenderableType:
     for policy in response.policies:
         for record in policy.records:
             learned = plain(record.learned) if record.learned else f"- ({plain(record.reason)})"
-            same = "yes" if record.same else "no"
+            same = ("yes" if record.same else "no") if record.learned else "-"
             table.add_row(plain(record.key), same, plain(record.heuristic), learned)
     return table
 

@@ -257,7 +257,10 @@ class AdminService(admin_pb2_grpc.AdminServiceServicer):
     def _find(self, application_id: str) -> Application:
         app = self._master_state.applications.get(ApplicationId(application_id))
         if app is None:
-            raise NotFound(f"no such application: {application_id!r}; hrm apps --all lists them")
+            raise NotFound(
+                f"no such application: {application_id!r}; hrm apps --all lists them, and hrm "
+                f"pipeline list --all the tasks of pipelines"
+            )
         return app
 
     def _nodes(self, names: Any) -> pb.ListNodesResponse:

@@ -28,6 +28,7 @@ from hrm.core.master.core import MasterCore
 from hrm.core.master.entities import Node
 from hrm.core.tenancy.queue_spec import spec_fields
 from hrm.core.vocabulary.bounds import Bounds
+from hrm.core.vocabulary.model import ApplicationId
 from hrm.errors import HrmError, InvalidConfig
 from hrm.identity.registry import TokenRegistry
 from hrm.identity_limits import IdentityLimits
@@ -43,7 +44,13 @@ from hrm.master.journal import Journal
 from hrm.master.node_service import NodeService
 from hrm.master.owners import Owners
 from hrm.master.placement_candidate import with_candidate
-from hrm.master.policy_service import PolicyService, load_modes, save_modes
+from hrm.master.policy_service import (
+    PolicyService,
+    load_draw_key,
+    load_modes,
+    report_roll_back,
+    save_modes,
+)
 from hrm.master.queue_service import QueueService, statuses
 from hrm.master.scheduler_service import SharedStateService, add_to_server
 from hrm.master.store import Store
@@ -203,8 +210,14 @@ async def _serve(
     server, address = _listening(settings, registry, secure, watch, audit, own_limits)
     loop = asyncio.get_running_loop()
     state_dir = settings.state_dir
-    guards = GuardRegistry(load_modes(state_dir), keep=lambda modes: save_modes(state_dir, modes))
+    guards = GuardRegistry(
+        load_modes(state_dir),
+        keep=lambda modes: save_modes(state_dir, modes),
+        draw_key=load_draw_key(state_dir),
+    )
+    guards.on_roll_back = partial(report_roll_back, journal)
     core = _core(settings, known, journal, epoch, guards)
+    guards.user_of = partial(_user_of, core)
     master = Interpreter(core, store, journal)
     if queues.specs:
         store.put_queues(core.queues.tree.stated)
@@ -245,6 +258,11 @@ async def _serve(
         return 1
     log.info("stopped")
     return 0
+
+
+def _user_of(core: MasterCore, application_id: str) -> str:
+    app = core.master_state.applications.get(ApplicationId(application_id))
+    return "" if app is None else app.record.user
 
 
 def _core(
@@ -421,7 +439,7 @@ async def _add_services(
         PipelineService(pipelines, interval_s), server
     )
     policy_pb2_grpc.add_PolicyServiceServicer_to_server(
-        PolicyService(guards, pipelines.policies, settings.state_dir), server
+        PolicyService(guards, pipelines.policies, owners, settings), server
     )
     groups = UserGroups(is_asked=queues.asks_groups)
     pipelines.host.groups_of = groups.of

@@ -34,7 +34,7 @@ from hrm.core.master.entities import Container
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
 from hrm.core.vocabulary.event_table import Move, Watch
-from hrm.core.vocabulary.history import RequestRecord, Service, StateEvent
+from hrm.core.vocabulary.history import PolicyRecord, RequestRecord, Service, StateEvent
 from hrm.core.vocabulary.model import (
     ApplicationId,
     ApplicationState,
@@ -207,8 +207,9 @@ class Journal:
                 ("application", application_id, None, None, RequestRecord.REFUSED, now, why)
             )
 
-    def record_service(self, state: Service, now: float, why: str) -> None:
-        """Record a change of the master's own state."""
+    def record_service(self, state: Service | PolicyRecord, now: float, why: str) -> None:
+        """Record a change of the master's own state. Not to be called while the core handles an
+        event: what that has changed so far would be recorded as the master's doing."""
         self._moves.append(("master", "", None, None, state, now, why))
         self.took(None)
 

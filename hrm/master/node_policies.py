@@ -35,7 +35,7 @@ _POLICIES_MAX = 16
 """Of one node; an agent has one."""
 _LEFT_MAX = 1_000
 """Workers that have left and may come back; what older ones counted is added up for good."""
-_COUNTERS = ("asked", "learned", "shadowed", "agreed")
+_COUNTERS = ("asked", "learned", "shadowed", "proposed", "agreed")
 _COUNT_MAX = 2**63 - 1
 _DECISIONS_PER_S = 1_000
 """More than a worker gets to: a decision looks at all of its state, and starts processes."""

@@ -1,44 +1,63 @@
 """PolicyService: what the learned policies of this cluster do, and how far they are trusted.
 
-A mode is intent, so it outlives the master, in ``policy-modes.json`` in the state directory.
+A mode is intent, so it outlives the master, in ``policy-modes.json`` in the state directory, next
+to ``policy-draw.key``, the secret of the hash that draws who decides: it is made once, so that what
+a canary has begun stays on its side over a restart, and nobody who names a task chooses its side.
 Counters are observation and restart from zero. Policies of nodes run in workers of pipelines
-(``node_policies``): their modes are sent there, their counters are reported from there.
+(``node_policies``): their modes are sent there, their counters are reported from there. What is
+said of a single task or application is for its user, and for operators.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
+import secrets
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import structlog
 
+from hrm.config.master import MasterSettings
+from hrm.core.vocabulary.history import PolicyRecord
+from hrm.core.vocabulary.model import ContainerId, application_of
 from hrm.durable import write_durably
 from hrm.errors import InvalidConfig, NotFound
+from hrm.identity.caller import is_own
+from hrm.master.journal import Journal
 from hrm.master.node_policies import NodePolicies
+from hrm.master.owners import Owners
 from hrm.pipelines.core.model import ClusterPolicy
 from hrm.pipelines.policies import cluster
 from hrm.pipelines.policies.cluster.guarded import GuardedClusterPolicy
 from hrm.policies import model_files
-from hrm.policies.guard import GuardMode, GuardRegistry, mode_of
+from hrm.policies.guard import GuardMode, GuardRegistry, GuardStatus, mode_of
 from hrm.v1 import policy_pb2 as pb
 from hrm.v1 import policy_pb2_grpc
 from hrm.wire import codec
 from hrm.wire import policies as policy_wire
 
 __all__ = [
+    "DRAW_KEY_FILE",
     "MODELS_DIR",
     "MODES_FILE",
     "PolicyService",
     "cluster_policy",
+    "load_draw_key",
     "load_modes",
+    "report_roll_back",
     "save_modes",
 ]
 
 MODES_FILE = "policy-modes.json"
+DRAW_KEY_FILE = "policy-draw.key"
 MODELS_DIR = "models"
+_KEY_BYTES = 32
+_HEURISTICS = ("placement_policy", "pipeline_policy", "pipeline_resize_policy")
+"""Settings that name a policy in force."""
 
 log = structlog.get_logger("master.policies")
 
@@ -61,6 +80,53 @@ def load_modes(state_dir: Path) -> dict[str, GuardMode]:
         raise InvalidConfig(
             f"{path} is damaged ({error}); remove it: learned policies then begin in their shadow"
         ) from error
+
+
+def load_draw_key(state_dir: Path) -> bytes:
+    """The secret by which this cluster draws who decides; made where there is none. One that cannot
+    be kept is logged, and serves until the master ends.
+
+    Raises:
+        InvalidConfig: the file is damaged.
+    """
+    path = state_dir / DRAW_KEY_FILE
+    try:
+        if path.exists() and not path.is_file():  # opening a pipe would block
+            raise ValueError("it is no regular file")
+        with path.open("rb") as file:
+            key = bytes.fromhex(file.read(4 * _KEY_BYTES).decode().strip())
+        if len(key) != _KEY_BYTES:
+            raise ValueError(f"it has {len(key)} bytes of {_KEY_BYTES}")
+        return key
+    except FileNotFoundError:
+        key = secrets.token_bytes(_KEY_BYTES)
+    except (OSError, ValueError) as error:
+        raise InvalidConfig(
+            f"{path} is damaged ({error}); remove it: the master makes another one, and draws "
+            f"anew which tasks learned policies decide"
+        ) from error
+    try:
+        write_durably(path, (key.hex() + "\n").encode(), mode=0o600)
+    except OSError as error:
+        log.warning(
+            "cannot keep the key by which learned policies' shares are drawn: they are drawn anew "
+            "after a restart; free some space",
+            path=str(path), why=str(error),
+        )  # fmt: skip
+    return key
+
+
+def report_roll_back(journal: Journal, status: GuardStatus) -> None:
+    """A policy of the master has fallen back to its shadow: log it, and record an event once what
+    happens now is over, which may be an event of the core."""
+    command = f"hrm policy set {status.policy} {GuardMode.CANARY_1.value}"
+    log.warning(
+        "a learned policy was worse than its heuristic and fell back to shadow mode",
+        policy=status.policy, why=status.rolled_back_why, to_try_it_again=command,
+    )  # fmt: skip
+    why = f"{status.policy}: {status.rolled_back_why}; {command} tries it again"
+    record = partial(journal.record_service, PolicyRecord.ROLLED_BACK, time.time(), why)
+    asyncio.get_running_loop().call_soon(record)
 
 
 def save_modes(state_dir: Path, modes: dict[str, GuardMode]) -> None:
@@ -101,10 +167,14 @@ def cluster_policy(
 class PolicyService(policy_pb2_grpc.PolicyServiceServicer):
     """Shows ``guards`` and ``nodes``, and sets their modes."""
 
-    def __init__(self, guards: GuardRegistry, nodes: NodePolicies, state_dir: Path) -> None:
+    def __init__(
+        self, guards: GuardRegistry, nodes: NodePolicies, owners: Owners, settings: MasterSettings
+    ) -> None:
         self._guards = guards
         self._nodes = nodes
-        self._state_dir = state_dir
+        self._owners = owners
+        self._settings = settings
+        self._state_dir = settings.state_dir
 
     async def ShowPolicies(  # noqa: N802
         self, request: pb.ShowPoliciesRequest, context: Any
@@ -122,16 +192,33 @@ class PolicyService(policy_pb2_grpc.PolicyServiceServicer):
             files = [file for file in files if file.kind == name]
             if not statuses and not reports and not files:
                 raise NotFound(
-                    f"no learned policy {name!r} is in use, and it has no model; hrm policy "
-                    f"show lists those that there are"
+                    f"{self._in_force(name)}no learned policy {name!r} is in use, and it has no "
+                    f"model; hrm policy show lists those that there are"
                 )
+        own = [
+            policy_wire.from_status(one, now, records=request.records, sees=is_own)
+            for one in statuses
+        ]
         return pb.ShowPoliciesResponse(
-            policies=[
-                *(policy_wire.from_status(one, now, records=request.records) for one in statuses),
-                *reports,
-            ],
+            policies=[*own, *(self._as_seen(one) for one in reports)],
             models=[policy_wire.from_file(file) for file in files],
         )
+
+    def _in_force(self, name: str) -> str:
+        """What else is called so: a policy in force, which has no mode."""
+        found = [x for x in _HEURISTICS if getattr(self._settings, x) == name]
+        if not found:
+            return ""
+        return f"{name} is in force as {' and '.join(found)}, and decides everything there: "
+
+    def _as_seen(self, report: pb.LearnedPolicy) -> pb.LearnedPolicy:
+        """The report of a worker; its last fallback is for the user of its application."""
+        if not report.node or self._owners.is_own(application_of(ContainerId(report.node))):
+            return report
+        seen = pb.LearnedPolicy()
+        seen.CopyFrom(report)
+        seen.ClearField("last")
+        return seen
 
     async def SetPolicyMode(  # noqa: N802
         self, request: pb.SetPolicyModeRequest, context: Any

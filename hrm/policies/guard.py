@@ -5,7 +5,7 @@ A guard has two ways to decide: a learned policy, and a heuristic that always de
 
     off      the heuristic alone
     shadow   the heuristic acts; what the learned one would have done is recorded with it
-    canary   the learned one acts for 1, 10 or 50 % of the questions, by a hash of their key
+    canary   the learned one acts for 1, 10 or 50 % of the questions, by a keyed hash of their key
     on       it acts for all but a twentieth, which stays with the heuristic for good, to compare
 
 A ``Doubt`` sends one question to the heuristic (a *fallback*), for a ``Reason`` that is counted:
@@ -14,7 +14,11 @@ breaker for a minute. A watchdog (``hrm.policies.watchdog``) compares how long t
 the heuristic had expected, between the questions that the hash gave to each of the two, over the
 same span of time: where the learned one's are worse by more than 10 % and chance, the mode falls
 back to ``shadow``, and stays there over a restart. What the learned policy was given counts as its
-own, also where it fell back: which questions it doubts is not drawn by a hash.
+own, also where it fell back: which questions it doubts is not drawn by a hash. A question whose
+expectation is a guess has none (NaN) and counts for neither, whoever decided.
+
+Whose the questions are matters: the hash has a secret (``draw_key``), or who names his tasks would
+choose their side; the watchdog compares within users; and a user sees records of his own alone.
 
 Nothing here knows tasks, nodes or networks, reads a clock or draws at random: questions ``V``,
 decisions ``D`` and both times are the caller's (``hrm.policies.guarded``,
@@ -25,7 +29,6 @@ question's key, or several, which the caller names one by one (``expect``).
 
 from __future__ import annotations
 
-import enum
 import hashlib
 import math
 from collections import deque
@@ -37,6 +40,7 @@ from typing import Generic, NamedTuple, TypeVar
 import numpy as np
 
 from hrm.errors import InvalidConfig, InvalidRequest, NotFound
+from hrm.policies.trust import Doubt, GuardBounds, GuardMode, Reason
 from hrm.policies.watchdog import Watchdog
 
 __all__ = [
@@ -58,98 +62,6 @@ V = TypeVar("V")
 D = TypeVar("D")
 
 PARTS = 10_000
-
-
-class GuardMode(enum.Enum):
-    """How much a learned policy decides, from nothing to everything."""
-
-    OFF = "off"
-    SHADOW = "shadow"
-    CANARY_1 = "canary-1"
-    CANARY_10 = "canary-10"
-    CANARY_50 = "canary-50"
-    ON = "on"
-
-    @property
-    def share(self) -> float:
-        """Share of the questions that the learned policy decides, 0..1; of ``on`` less
-        ``GuardBounds.reference_share``."""
-        return _SHARES.get(self, 0.0)
-
-
-_SHARES = {
-    GuardMode.CANARY_1: 0.01,
-    GuardMode.CANARY_10: 0.1,
-    GuardMode.CANARY_50: 0.5,
-    GuardMode.ON: 1.0,
-}
-
-
-class Reason(enum.Enum):
-    """Why the heuristic decided in place of the learned policy."""
-
-    __hash__ = object.__hash__
-
-    NOT_FINITE = "not-finite"
-    VALUE = "value-out-of-range"
-    BUDGET = "over-budget"
-    BREAKER = "breaker-open"
-    DISTRIBUTION = "out-of-distribution"
-    DISAGREEMENT = "disagreement"
-    UNKNOWN_TYPE = "unknown-type"
-    UNMEASURED = "unmeasured"
-    NODES = "node-count"
-    SCHEMA = "schema"
-    STALE = "stale-snapshot"
-    INFEASIBLE = "infeasible"
-    SHAPE = "wrong-shape"
-    UNPLACED = "unplaced"
-    NOT_LOADED = "not-loaded"
-    FAULT = "fault"
-    WATCHDOG = "watchdog"
-
-
-class Doubt(Exception):
-    """The learned policy's decision must not count. Raised by it, or by its checks."""
-
-    def __init__(self, reason: Reason, detail: str) -> None:
-        super().__init__(f"{reason.value}: {detail}")
-        self.reason = reason
-        self.detail = detail
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GuardBounds:
-    """The limits of trust, by name."""
-
-    budget_s: float = 0.001
-    """Most that one answer of the learned policy may take, on the guard's clock."""
-    strikes: int = 3
-    """Decisions over the time budget in a row that open the breaker."""
-    breaker_s: float = 60.0
-    reference_share: float = 0.05
-    """Share of the questions that stays with the heuristic when the mode is ``on``, so that there
-    is always something of the same time to compare with."""
-    watch_factor: float = 1.1
-    """How many times worse than the heuristic the learned policy may be."""
-    watch_span: int = 4_000
-    """Ends that are compared, the latest of both. Ends and not seconds: ten minutes may be a task
-    or ten thousand."""
-    watch_every: int = 50
-    """Ends from one comparison to the next."""
-    watch_false_alarms: float = 0.01
-    """Probability of a roll back of a policy that is no worse, from one setting of the mode to the
-    next, however long that is."""
-    samples_min: int = 20
-    """With fewer on either side there is no comparison."""
-    samples_max: int = 512
-    """Times of the learned policy's latest decisions that are kept."""
-    failed_ratio: float = 10.0
-    """What a failure counts as, in expected times."""
-    pending_max: int = 100_000
-    """Decisions of which the end is awaited; the oldest is forgotten first."""
-    records_max: int = 100
-    """Shadow records kept."""
 
 
 class Recommendation(NamedTuple, Generic[D]):
@@ -188,6 +100,8 @@ class ShadowRecord:
     same: bool
     reason: str
     seconds: float
+    user: str = ""
+    """Whose question it was."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,8 +119,10 @@ class GuardStatus:
     learned: int
     """Of these decided by the learned policy."""
     shadowed: int
+    proposed: int
+    """Of the shadowed, those that the learned policy answered."""
     agreed: int
-    """Of the shadowed, those on which both decided the same."""
+    """Of the proposed, those on which both decided the same."""
     fallbacks: dict[str, int]
     breaker_until: float | None
     seconds_p50: float
@@ -222,8 +138,12 @@ class GuardStatus:
     """Ends of which the ratio is known, of what was the learned policy's to decide."""
     reference_compared: int
     rolled_back_at: float | None
+    """Of the last fall back to the shadow, until somebody sets a mode; ``rolled_back_why``: its
+    reason, empty where there was none."""
+    rolled_back_why: str
     last: str
-    """The last fallback or rollback, as text."""
+    """The last fallback, as text; ``last_user``: whose question that was."""
+    last_user: str
     records: tuple[ShadowRecord, ...] = ()
 
 
@@ -233,6 +153,7 @@ class _Awaited(NamedTuple):
     life: int
     drawn: bool
     unit: str
+    user: str
     expected_s: float
 
 
@@ -241,6 +162,7 @@ class _Counters:
     asked: int = 0
     learned: int = 0
     shadowed: int = 0
+    proposed: int = 0
     agreed: int = 0
     fallbacks: dict[Reason, int] = field(default_factory=dict)
 
@@ -303,7 +225,11 @@ class PolicyGuard(Generic[V, D]):
             ratio_max=self.bounds.failed_ratio,
         )
         self._rolled_back_at: float | None = None
-        self._last = ""
+        self._rolled_back_why = self._last = self._last_user = ""
+        self.draw_key = b""
+        """The secret of the hash that draws; without one, who chooses keys chooses sides."""
+        self.user_of: Callable[[str], str] = lambda key: ""
+        """The user of what a question's key names, where the caller does not say."""
         self.on_roll_back: Callable[[], None] | None = None
         """Called after a fall back to the shadow, which a restart must not undo."""
 
@@ -313,8 +239,7 @@ class PolicyGuard(Generic[V, D]):
 
     def set_mode(self, mode: GuardMode) -> None:
         """From now on. Another mode begins a clean record, for both sides."""
-        if mode.share > self._mode.share:
-            self._rolled_back_at = None
+        self._rolled_back_at, self._rolled_back_why = None, ""
         if mode is not self._mode:
             self._begin(mode)
 
@@ -324,18 +249,20 @@ class PolicyGuard(Generic[V, D]):
         self._life += 1
         self._watchdog.forget()
 
-    def decide(self, key: str, view: V, now: float) -> Decided[D]:
-        """The answer that counts for the question ``view``, which is known as ``key``, as is what
-        the answer begins."""
-        decided, expected_s = self.recommendation(key, view, now)
-        self.expect(key, expected_s, drawn=decided.drawn)
+    def decide(self, key: str, view: V, now: float, *, user: str | None = None) -> Decided[D]:
+        """The answer that counts for the question ``view`` of ``user`` (None: see ``user_of``),
+        which is known as ``key``, as is what the answer begins."""
+        decided, expected_s = self.recommendation(key, view, now, user=user)
+        self.expect(key, expected_s, drawn=decided.drawn, user=user)
         return decided
 
-    def recommendation(self, key: str, view: V, now: float) -> tuple[Decided[D], float]:
+    def recommendation(
+        self, key: str, view: V, now: float, *, user: str | None = None
+    ) -> tuple[Decided[D], float]:
         """As ``decide``, with what the heuristic expects (seconds); nothing is awaited."""
         self._counters.asked += 1
         safe = self._fallback(view)
-        trusted = canary_place(key) < self._share()
+        trusted = canary_place(key, self.draw_key) < self._share()
         if self._mode is GuardMode.OFF or not (trusted or self._mode is GuardMode.SHADOW):
             return Decided(safe.decision, safe.why, False, None), safe.expected_s
         recommendation: Recommendation[D] | None = None
@@ -346,8 +273,11 @@ class PolicyGuard(Generic[V, D]):
         except Doubt as caught:
             doubt = caught
             self._count(doubt)
+            self._last = str(doubt)
+            self._last_user = self.user_of(key) if user is None else user
         if self._mode is GuardMode.SHADOW:
-            self._record(key, now, safe, recommendation, doubt, self._clock_s() - started_s)
+            whose = self.user_of(key) if user is None else user
+            self._record(key, whose, now, safe, recommendation, doubt, self._clock_s() - started_s)
             return Decided(safe.decision, safe.why, False, None), safe.expected_s
         if recommendation is None:
             assert doubt is not None
@@ -357,16 +287,27 @@ class PolicyGuard(Generic[V, D]):
         self._counters.learned += 1
         return Decided(recommendation.decision, recommendation.why, True, None), safe.expected_s
 
-    def expect(self, key: str, expected_s: float, *, drawn: bool, unit: str | None = None) -> None:
+    def expect(
+        self,
+        key: str,
+        expected_s: float,
+        *,
+        drawn: bool,
+        unit: str | None = None,
+        user: str | None = None,
+    ) -> None:
         """Await the end of ``key``, of which the heuristic had expected ``expected_s`` (NaN:
         unknown). It replaces what was awaited under this key.
 
         Args:
             drawn: see ``Decided.drawn``.
             unit: the key of the question that began it, where that is another one.
+            user: whose it is; None: that of ``unit``, see ``user_of``.
         """
         self._pending.pop(key, None)
-        self._pending[key] = _Awaited(self._life, drawn, key if unit is None else unit, expected_s)
+        asked = key if unit is None else unit
+        whose = self.user_of(asked) if user is None else user
+        self._pending[key] = _Awaited(self._life, drawn, asked, whose, expected_s)
         if len(self._pending) > self.bounds.pending_max:
             del self._pending[next(iter(self._pending))]
 
@@ -383,7 +324,7 @@ class PolicyGuard(Generic[V, D]):
             return
         ratio = response_s / awaited.expected_s if ok else self.bounds.failed_ratio
         if math.isfinite(ratio) and self._watchdog.observed(
-            ratio, awaited.unit, drawn=awaited.drawn
+            ratio, awaited.unit, drawn=awaited.drawn, user=awaited.user, failed=not ok
         ):
             self._roll_back(now)
 
@@ -404,6 +345,7 @@ class PolicyGuard(Generic[V, D]):
             asked=counters.asked,
             learned=counters.learned,
             shadowed=counters.shadowed,
+            proposed=counters.proposed,
             agreed=counters.agreed,
             fallbacks={reason.value: count for reason, count in counters.fallbacks.items()},
             breaker_until=self._breaker_until if is_open else None,
@@ -416,7 +358,9 @@ class PolicyGuard(Generic[V, D]):
             compared=self._watchdog.compared,
             reference_compared=self._watchdog.reference_compared,
             rolled_back_at=self._rolled_back_at,
+            rolled_back_why=self._rolled_back_why,
             last=self._last,
+            last_user=self._last_user,
             records=tuple(self._records),
         )
 
@@ -456,6 +400,7 @@ class PolicyGuard(Generic[V, D]):
     def _record(
         self,
         key: str,
+        user: str,
         now: float,
         safe: Recommendation[D],
         recommendation: Recommendation[D] | None,
@@ -464,6 +409,7 @@ class PolicyGuard(Generic[V, D]):
     ) -> None:
         same = recommendation is not None and recommendation.decision == safe.decision
         self._counters.shadowed += 1
+        self._counters.proposed += recommendation is not None
         self._counters.agreed += same
         self._records.append(
             ShadowRecord(
@@ -474,37 +420,37 @@ class PolicyGuard(Generic[V, D]):
                 same=same,
                 reason="" if doubt is None else str(doubt),
                 seconds=seconds,
+                user=user,
             )
         )
 
     def _count(self, doubt: Doubt) -> None:
         counts = self._counters.fallbacks
         counts[doubt.reason] = counts.get(doubt.reason, 0) + 1
-        self._last = str(doubt)
 
     def _roll_back(self, now: float) -> None:
         ratio_p95, reference_p95 = self._watchdog.p95()
         worse = self.bounds.watch_factor - 1.0
-        self._count(
-            Doubt(
-                Reason.WATCHDOG,
-                f"response over expectation is worse than {self.heuristic}'s by more than "
-                f"{worse:.0%} and chance, in the mean or in the tail (p95 {ratio_p95:.2f}, its "
-                f"{reference_p95:.2f}): back from {self._mode.value} to shadow",
-            )
+        why = Doubt(
+            Reason.WATCHDOG,
+            f"response over expectation is worse than {self.heuristic}'s by more than "
+            f"{worse:.0%} and chance, in the mean or in the tail (p95 {ratio_p95:.2f}, its "
+            f"{reference_p95:.2f}): back from {self._mode.value} to shadow",
         )
+        self._count(why)
         self._begin(GuardMode.SHADOW)
-        self._rolled_back_at = now
+        self._rolled_back_at, self._rolled_back_why = now, str(why)
         if self.on_roll_back is not None:
             self.on_roll_back()
 
 
-def canary_place(key: str) -> float:
-    """The position of ``key`` in 0..1: the same on every machine, and in every mode.
+def canary_place(key: str, draw_key: bytes = b"") -> float:
+    """The position of ``key`` in 0..1: the same in every mode, and wherever ``draw_key``, of at
+    most 64 bytes, is the same.
 
     A key below the share of one canary mode is below that of the next.
     """
-    digest = hashlib.blake2b(key.encode(), digest_size=8).digest()
+    digest = hashlib.blake2b(key.encode(), digest_size=8, key=draw_key).digest()
     return int.from_bytes(digest, "big") % PARTS / PARTS
 
 
@@ -515,11 +461,19 @@ class GuardRegistry:
         self,
         modes: dict[str, GuardMode] | None = None,
         keep: Callable[[dict[str, GuardMode]], None] | None = None,
+        *,
+        draw_key: bytes = b"",
     ) -> None:
         """``modes``: as set in an earlier life, by policy; ``keep`` is called with them when one
-        falls back by itself: only people move a mode up, not a restart."""
+        falls back by itself: only people move a mode up, not a restart. ``draw_key``: see
+        ``PolicyGuard``; without one, draws can be foretold, as tests and simulators want it."""
         self._guards: dict[str, PolicyGuard[object, object]] = {}
         self._keep = keep
+        self._draw_key = draw_key
+        self.user_of: Callable[[str], str] = lambda key: ""
+        """The user of an application, for guards whose questions name one."""
+        self.on_roll_back: Callable[[GuardStatus], None] | None = None
+        """Called when a policy has fallen back by itself, after ``keep``."""
         self.modes: dict[str, GuardMode] = dict(modes or {})
 
     def add(self, guard: PolicyGuard[V, D]) -> None:
@@ -536,6 +490,8 @@ class GuardRegistry:
             )
         held: PolicyGuard[object, object] = guard  # type: ignore[assignment]  # never asked to decide here
         self._guards[guard.policy] = held
+        guard.draw_key = self._draw_key
+        guard.user_of = lambda key: self.user_of(key)
         guard.on_roll_back = partial(self._rolled_back, guard.policy)
         if guard.policy in self.modes:
             guard.set_mode(self.modes[guard.policy])
@@ -544,6 +500,8 @@ class GuardRegistry:
         self.modes[policy] = self._guards[policy].mode
         if self._keep is not None:
             self._keep(self.modes)
+        if self.on_roll_back is not None:
+            self.on_roll_back(self._guards[policy].status(0.0))
 
     def statuses(self, now: float) -> list[GuardStatus]:
         """Of all guards, by name."""

@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
+import stat
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
@@ -124,7 +126,7 @@ def read(path: Path, *, kind: str | None = None) -> Model:
             of another kind.
     """
     try:
-        with zipfile.ZipFile(io.BytesIO(path.read_bytes())) as archive:
+        with zipfile.ZipFile(io.BytesIO(_content(path))) as archive:
             size = sum(entry.file_size for entry in archive.infolist())
             if size > BYTES_MAX:
                 raise _bad(path, f"unpacks to {size} bytes, more than the {BYTES_MAX} of a model")
@@ -136,6 +138,30 @@ def read(path: Path, *, kind: str | None = None) -> Model:
     if kind is not None and model.kind != kind:
         raise _bad(path, f"is of kind {model.kind!r}, not {kind!r}")
     return model
+
+
+def _content(path: Path) -> bytes:
+    """The bytes of a file that may be a model: regular, and of at most ``BYTES_MAX``; opening a
+    pipe does not wait for who writes to it.
+
+    Raises:
+        InvalidConfig: it is none.
+        OSError: it cannot be read.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            raise _bad(path, "is no regular file")
+        if found.st_size > BYTES_MAX:
+            raise _bad(path, f"has {found.st_size} bytes, more than the {BYTES_MAX} of a model")
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
+            content = file.read(BYTES_MAX + 1)
+    finally:
+        os.close(descriptor)
+    if len(content) > BYTES_MAX:
+        raise _bad(path, f"has grown beyond the {BYTES_MAX} bytes of a model")
+    return content
 
 
 def _member(archive: zipfile.ZipFile, name: str) -> Any:

@@ -41,7 +41,7 @@ class ModelFile(_message.Message):
     def __init__(self, kind: _Optional[str] = ..., version: _Optional[int] = ..., path: _Optional[str] = ...) -> None: ...
 
 class LearnedPolicy(_message.Message):
-    __slots__ = ("policy", "kind", "heuristic", "model", "schema", "mode", "asked", "learned", "shadowed", "agreed", "fallbacks", "breaker_s", "seconds_p50", "seconds_p99", "ratio_p95", "reference_p95", "rolled_back_at_s", "last", "records", "node", "nodes", "ratio_mean", "reference_mean", "compared", "reference_compared")
+    __slots__ = ("policy", "kind", "heuristic", "model", "schema", "mode", "asked", "learned", "shadowed", "agreed", "fallbacks", "breaker_s", "seconds_p50", "seconds_p99", "ratio_p95", "reference_p95", "rolled_back_at_s", "last", "records", "node", "nodes", "ratio_mean", "reference_mean", "compared", "reference_compared", "proposed", "rolled_back_why")
     class FallbacksEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -74,6 +74,8 @@ class LearnedPolicy(_message.Message):
     REFERENCE_MEAN_FIELD_NUMBER: _ClassVar[int]
     COMPARED_FIELD_NUMBER: _ClassVar[int]
     REFERENCE_COMPARED_FIELD_NUMBER: _ClassVar[int]
+    PROPOSED_FIELD_NUMBER: _ClassVar[int]
+    ROLLED_BACK_WHY_FIELD_NUMBER: _ClassVar[int]
     policy: str
     kind: str
     heuristic: str
@@ -99,7 +101,9 @@ class LearnedPolicy(_message.Message):
     reference_mean: float
     compared: int
     reference_compared: int
-    def __init__(self, policy: _Optional[str] = ..., kind: _Optional[str] = ..., heuristic: _Optional[str] = ..., model: _Optional[str] = ..., schema: _Optional[str] = ..., mode: _Optional[str] = ..., asked: _Optional[int] = ..., learned: _Optional[int] = ..., shadowed: _Optional[int] = ..., agreed: _Optional[int] = ..., fallbacks: _Optional[_Mapping[str, int]] = ..., breaker_s: _Optional[float] = ..., seconds_p50: _Optional[float] = ..., seconds_p99: _Optional[float] = ..., ratio_p95: _Optional[float] = ..., reference_p95: _Optional[float] = ..., rolled_back_at_s: _Optional[float] = ..., last: _Optional[str] = ..., records: _Optional[_Iterable[_Union[ShadowRecord, _Mapping]]] = ..., node: _Optional[str] = ..., nodes: _Optional[_Iterable[str]] = ..., ratio_mean: _Optional[float] = ..., reference_mean: _Optional[float] = ..., compared: _Optional[int] = ..., reference_compared: _Optional[int] = ...) -> None: ...
+    proposed: int
+    rolled_back_why: str
+    def __init__(self, policy: _Optional[str] = ..., kind: _Optional[str] = ..., heuristic: _Optional[str] = ..., model: _Optional[str] = ..., schema: _Optional[str] = ..., mode: _Optional[str] = ..., asked: _Optional[int] = ..., learned: _Optional[int] = ..., shadowed: _Optional[int] = ..., agreed: _Optional[int] = ..., fallbacks: _Optional[_Mapping[str, int]] = ..., breaker_s: _Optional[float] = ..., seconds_p50: _Optional[float] = ..., seconds_p99: _Optional[float] = ..., ratio_p95: _Optional[float] = ..., reference_p95: _Optional[float] = ..., rolled_back_at_s: _Optional[float] = ..., last: _Optional[str] = ..., records: _Optional[_Iterable[_Union[ShadowRecord, _Mapping]]] = ..., node: _Optional[str] = ..., nodes: _Optional[_Iterable[str]] = ..., ratio_mean: _Optional[float] = ..., reference_mean: _Optional[float] = ..., compared: _Optional[int] = ..., reference_compared: _Optional[int] = ..., proposed: _Optional[int] = ..., rolled_back_why: _Optional[str] = ...) -> None: ...
 
 class PolicyOrder(_message.Message):
     __slots__ = ("policy", "mode", "order")

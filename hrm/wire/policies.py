@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from hrm.errors import InvalidRequest
@@ -35,8 +36,19 @@ def learned_policy(**fields: Any) -> pb.LearnedPolicy:
     return pb.LearnedPolicy(**fields)
 
 
-def from_status(status: GuardStatus, now: float, *, records: bool = False) -> pb.LearnedPolicy:
-    """``records``: include what it would have done in shadow mode."""
+def _sees_all(user: str) -> bool:
+    return True
+
+
+def from_status(
+    status: GuardStatus,
+    now: float,
+    *,
+    records: bool = False,
+    sees: Callable[[str], bool] = _sees_all,
+) -> pb.LearnedPolicy:
+    """``records``: include what it would have done in shadow mode; ``sees``: may the reader know of
+    questions of this user?"""
     held = learned_policy(
         policy=status.policy,
         kind=status.kind,
@@ -47,9 +59,10 @@ def from_status(status: GuardStatus, now: float, *, records: bool = False) -> pb
         asked=status.asked,
         learned=status.learned,
         shadowed=status.shadowed,
+        proposed=status.proposed,
         agreed=status.agreed,
         fallbacks=status.fallbacks,
-        last=status.last[:_TEXT_MAX],
+        last=status.last[:_TEXT_MAX] if sees(status.last_user) else "",
         compared=status.compared,
         reference_compared=status.reference_compared,
     )
@@ -61,7 +74,9 @@ def from_status(status: GuardStatus, now: float, *, records: bool = False) -> pb
         held.breaker_s = max(0.0, status.breaker_until - now)
     if status.rolled_back_at is not None:
         held.rolled_back_at_s = status.rolled_back_at
-    for record in status.records if records else ():
+        held.rolled_back_why = status.rolled_back_why[:_TEXT_MAX]
+    shown = status.records if records else ()
+    for record in (one for one in shown if sees(one.user)):
         held.records.add(
             at_s=record.now,
             key=record.key,
@@ -106,6 +121,7 @@ def to_report(message: pb.LearnedPolicy, node: str, asked_max: int) -> pb.Learne
     codec.to_name(message.policy, "policies.policy")
     mode_of(codec.to_text(message.mode, "policies.mode"))
     for field in ("schema", "last"):
+    for field in ("heuristic", "model", "schema", "last", "rolled_back_why"):
         codec.to_text(getattr(message, field), f"policies.{field}")
     for field in ("heuristic", "model", "schema"):
         if not _NAME.fullmatch(getattr(message, field)):

@@ -14,10 +14,11 @@ from hrm.v1 import policy_pb2_grpc
 def example() -> pb.LearnedPolicy:
     return pb.LearnedPolicy(
         policy="ldwp-set", kind="cluster", heuristic="ect", model="ldwp-set-3", schema="abc",
-        mode="canary-10", asked=1000, learned=92, shadowed=400, agreed=300,
+        mode="canary-10", asked=1000, learned=92, shadowed=400, proposed=375, agreed=300,
         fallbacks={"over-budget": 3, "unknown-type": 7}, breaker_s=12.0,
         seconds_p50=0.00021, seconds_p99=0.0008, ratio_p95=1.31, reference_p95=1.25,
-        rolled_back_at_s=time.time() - 90, last="unknown-type: it has never seen speech [x]",
+        rolled_back_at_s=time.time() - 90, rolled_back_why="watchdog: it was worse",
+        last="unknown-type: it has never seen speech [x]",
     )  # fmt: skip
 
 

@@ -51,7 +51,8 @@ def test_quantiles_and_what_ran_out_of_device_memory_are_shown(
     one.gpu_memory_mean_mib, one.out_of_gpu_memory = 1310.0, 3
     master.pipelines.profiles = [one]
     header, line = hrm("app", "profile", "video").stdout.splitlines()[:2]
-    assert header.split()[-4:] == ["MiB", "mean", "ran", "out"]
+    assert header.split()[-8:] == ["GPU", "MiB", "GPU", "MiB", "mean", "GPU", "ran", "out"]
+    assert [x for x in header.split("  ") if x.strip().endswith("P90")][-1].strip() == "GPU P90"
     assert line.split()[-6:] == ["0.50", "0.75", "1.25", "1,480", "1,310", "3"]
 
 

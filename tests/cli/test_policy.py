@@ -28,13 +28,15 @@ def test_show_states_what_is_trusted_and_why_not_more(hrm: Run, policies: FakePo
     assert result.exit_code == 0, result.stderr
     for part in (
         "ldwp-set (cluster) is canary-10, with model ldwp-set-3; else ect decides",
-        "1000 decisions requested, 92 made, 400 in shadow (75% agreed)",
+        "1000 decisions requested, 92 made, 400 in shadow (375 proposed, 80% agreed)",
         "fell back: unknown-type 7, over-budget 3",
         "last: unknown-type: it has never seen speech [x]",
         "disabled for another 12 s",
         "decides in 0.21 ms (p50), 0.80 ms (p99)",
         "response over expectation, p95: 1.31; ect's: 1.25",
         "rolled back 9",
+        "s ago: watchdog: it was worse",
+        "hrm policy set ldwp-set canary-1 tries it again",
         "model ldwp-set-3: /m/ldwp-set-3.npz",
     ):
         assert part in result.stdout
@@ -49,6 +51,7 @@ def test_show_as_json_is_the_whole_response(hrm: Run, policies: FakePolicies) ->
 def test_shadow_shows_both_decisions(hrm: Run, policies: FakePolicies) -> None:
     lines = hrm("policy", "shadow", "ldwp-set").stdout.splitlines()
     assert lines[1].split() == ["task-1", "no", "n1:", "first", "n2:", "Q", "1"]
+    assert lines[2].split()[:2] == ["task-2", "-"], "what proposed nothing does not disagree"
     assert lines[2].endswith("- (fault: x)")
     assert policies.requests[-1].records
 

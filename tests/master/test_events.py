@@ -405,7 +405,7 @@ async def test_why_is_reported_after_the_master_has_forgotten(tmp_path: Path) ->
         assert later.summary.endswith(": enough")
         assert failure_line in later.details
         assert "it was submitted by somebody as app" in later.details
-        with refused(grpc.StatusCode.NOT_FOUND, "no such application"):
+        with refused(grpc.StatusCode.NOT_FOUND, "and hrm pipeline list --all the tasks"):
             await why(master, "app-of-nobody")
 
 

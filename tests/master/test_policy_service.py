@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import os
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +18,16 @@ import structlog
 from hrm import rpc
 from hrm.core.vocabulary.model import NodeName
 from hrm.errors import InvalidConfig, InvalidRequest
+from hrm.identity.roles import AccessRole
 from hrm.master import daemon
+from hrm.master.journal import EventFilter
 from hrm.master.node_policies import NODE_MODES_FILE, NodePolicies
 from hrm.master.policy_service import (
+    DRAW_KEY_FILE,
     MODELS_DIR,
     MODES_FILE,
     cluster_policy,
+    load_draw_key,
     load_modes,
     save_modes,
 )
@@ -32,6 +38,7 @@ from hrm.policies.guard import GuardMode, GuardRegistry
 from hrm.v1 import pipeline_pb2, policy_pb2_grpc
 from hrm.v1 import policy_pb2 as pb
 from hrm.wire import policies as policy_wire
+from tests.identity.calls import as_, made
 from tests.master.pipeline_service import FakeWorker, Served, request, serving
 from tests.master.test_services import TIMEOUT_S, Running, refused, running
 from tests.policies.cluster.views import all_fit, set_model, task_of, view_of
@@ -45,9 +52,12 @@ def policy(monkeypatch: pytest.MonkeyPatch) -> GuardedClusterPolicy:
     assert isinstance(made, GuardedClusterPolicy)
 
     def with_policy(
-        modes: dict[str, GuardMode], keep: Callable[[dict[str, GuardMode]], None] | None = None
+        modes: dict[str, GuardMode],
+        keep: Callable[[dict[str, GuardMode]], None] | None = None,
+        *,
+        draw_key: bytes,
     ) -> GuardRegistry:
-        guards = GuardRegistry(modes, keep=keep)
+        guards = GuardRegistry(modes, keep=keep, draw_key=draw_key)
         guards.add(made.guard)
         return guards
 
@@ -350,3 +360,100 @@ def test_how_both_fared_is_sent_where_it_is_known() -> None:
     assert (sent.compared, sent.reference_compared) == (30, 4)
     assert not sent.HasField("ratio_p95")
     assert not policy_wire.from_status(clever.status(0.0), 0.0).HasField("ratio_mean")
+
+
+async def test_why_a_policy_was_rolled_back_is_shown_logged_and_an_event(
+    tmp_path: Path, policy: GuardedClusterPolicy
+) -> None:
+    async with running(tmp_path) as master:
+        await _set(master, "ldwp-set", "canary-50")
+        with structlog.testing.capture_logs() as logs:
+            for number in range(100):
+                policy.guard.expect(str(number), 1.0, drawn=number % 2 == 0)
+                policy.guard.ended(str(number), now=1.0, response_s=1.0, ok=number % 2 == 1)
+                if policy.guard.mode is GuardMode.SHADOW:
+                    break
+        (shown,) = (await _shown(master)).policies
+        assert shown.mode == "shadow" and shown.rolled_back_why.startswith("watchdog: response")
+        (warning,) = (x for x in logs if x["log_level"] == "warning")
+        assert warning["to_try_it_again"] == "hrm policy set ldwp-set canary-1"
+        assert master.interpreter.journal is not None
+        await master.interpreter.journal.flush()
+        events = await master.interpreter.journal.latest(EventFilter(), 10)
+        (event,) = (x for x in events if x.to_state == "policy rolled back")
+        assert event.kind == "master" and "ldwp-set: watchdog: response" in event.reason
+        assert (await _set(master, "ldwp-set", "canary-1")).rolled_back_why == ""
+    assert load_modes(tmp_path / "master") == {"ldwp-set": GuardMode.CANARY_1}
+
+
+async def test_who_may_not_see_a_task_does_not_see_what_was_decided_for_it(
+    tmp_path: Path, policy: GuardedClusterPolicy
+) -> None:
+    view = view_of(300)
+    async with running(tmp_path) as master, AsyncExitStack() as stack:
+        for number, user in enumerate(("ada", "bob", "ada")):
+            task = dataclasses.replace(task_of(number), user=user)
+            policy.choose(task, view, all_fit(view))
+
+        async def seen_by(name: str, role: AccessRole) -> tuple[list[str], str]:
+            token = (await made(master, role, name=name)).token
+            one = await stack.enter_async_context(as_(master, token))
+            (shown,) = (await _shown(one, policy="ldwp-set", records=True)).policies
+            assert dict(shown.fallbacks) == {"node-count": 3}, "counts are for all"
+            return [record.key for record in shown.records], shown.last[:10]
+
+        assert await seen_by("ada", AccessRole.SUBMITTER) == (["task-0", "task-2"], "node-count")
+        assert await seen_by("bob", AccessRole.SUBMITTER) == (["task-1"], "")
+        assert await seen_by("eve", AccessRole.VIEWER) == ([], "")
+        every = [f"task-{number}" for number in range(3)]
+        assert await seen_by("olga", AccessRole.OPERATOR) == (every, "node-count")
+
+
+async def test_the_last_fallback_of_a_worker_is_for_its_user(tmp_path: Path) -> None:
+    async with serving(tmp_path) as at, AsyncExitStack() as stack:
+        worker = await _worker(at, "a")
+        output = _report(mode="shadow", asked=9, last="fault: no file ada/secret.bin")
+        worker.send_update(load=pipeline_pb2.PipelineLoad(policies=[output]))
+        async with asyncio.timeout(TIMEOUT_S):
+            while not (await _shown(at.master, policy="iawp")).policies[0].last:
+                pass
+        for name, last in (("user-a", output.last), ("bob", "")):
+            token = (await made(at.master, AccessRole.SUBMITTER, name=name)).token
+            one = await stack.enter_async_context(as_(at.master, token))
+            (shown,) = (await _shown(one, policy="iawp")).policies
+            assert (shown.asked, shown.last) == (9, last)
+
+
+async def test_a_heuristic_in_force_is_said_to_be_one(tmp_path: Path) -> None:
+    async with running(tmp_path, placement_policy="fragmentation") as master:
+        with refused(grpc.StatusCode.NOT_FOUND, "fragmentation is in force as placement_policy"):
+            await _shown(master, policy="fragmentation")
+
+
+def test_the_secret_of_the_draw_is_made_once_and_private(tmp_path: Path) -> None:
+    key = load_draw_key(tmp_path)
+    assert len(key) == 32 and load_draw_key(tmp_path) == key
+    path = tmp_path / DRAW_KEY_FILE
+    assert path.stat().st_mode & 0o777 == 0o600
+    for damaged in (b"", b"00", b"\xff" * 64, b"0" * 1_000):
+        path.write_bytes(damaged)
+        with pytest.raises(InvalidConfig, match="remove it"):
+            load_draw_key(tmp_path)
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(InvalidConfig, match="no regular file"):
+        load_draw_key(tmp_path)
+
+
+async def test_which_tasks_are_the_learned_policys_differs_from_cluster_to_cluster(
+    tmp_path: Path, policy: GuardedClusterPolicy
+) -> None:
+    view = view_of(11)
+    sides = []
+    for name in ("one", "one", "other"):
+        async with running(tmp_path / name) as master:
+            await _set(master, "ldwp-set", "canary-50")
+            tasks = [task_of(number) for number in range(40)]
+            by = [policy.choose(task, view, all_fit(view)).placed_by for task in tasks]
+            sides.append(by)
+    assert sides[0] == sides[1] != sides[2]

@@ -81,11 +81,20 @@ def test_one_that_is_in_one_canary_is_in_the_next() -> None:
     assert canary_place("task-7") == canary_place("task-7")
 
 
+def test_who_does_not_know_the_key_cannot_tell_on_which_side_a_question_is() -> None:
+    """Names that would all be the learned policy's by the hash without a secret."""
+    chosen = [key for key in map(str, range(4_000)) if canary_place(key) < 0.5]
+    guard = made(mode=GuardMode.CANARY_50)
+    GuardRegistry(draw_key=b"secret").add(guard)
+    learned = sum(guard.decide(key, 1, 0.0).learned for key in chosen)
+    assert learned / len(chosen) == pytest.approx(0.5, abs=0.06)
+
+
 def test_a_shadow_is_asked_and_recorded_and_changes_nothing() -> None:
     guard = made(lambda view: Recommendation(view % 2, "learned"), GuardMode.SHADOW, records_max=3)
     assert {guard.decide(str(n), n, float(n)).decision for n in range(10)} == {0}
     status = guard.status(10.0)
-    assert (status.shadowed, status.agreed) == (10, 5)
+    assert (status.shadowed, status.proposed, status.agreed) == (10, 10, 5)
     assert [(r.key, r.same) for r in status.records] == [("7", False), ("8", True), ("9", False)]
 
 
@@ -123,6 +132,8 @@ def test_in_a_shadow_doubts_are_counted_too() -> None:
     assert guard.decide("a", 1, 0.0).reason is None
     assert guard.status(0.0).fallbacks == {"value-out-of-range": 1}
     assert guard.status(0.0).records[0].reason.startswith("value-out-of-range")
+    status = guard.status(0.0)
+    assert (status.shadowed, status.proposed, status.agreed) == (1, 0, 0), "it was of no opinion"
 
 
 def test_three_slow_decisions_in_a_row_open_the_breaker_for_a_minute() -> None:
@@ -221,10 +232,31 @@ def test_one_that_is_worse_goes_back_into_the_shadow() -> None:
     assert status.mode is GuardMode.SHADOW
     assert status.rolled_back_at is not None
     assert status.fallbacks == {"watchdog": 1}
-    assert "than plain's by more than 10% and chance" in status.last
-    assert "(p95 1.50, its 1.20): back from canary-50 to shadow" in status.last
+    assert "than plain's by more than 10% and chance" in status.rolled_back_why
+    assert "(p95 1.50, its 1.20): back from canary-50 to shadow" in status.rolled_back_why
     guard.set_mode(GuardMode.CANARY_10)
     assert guard.status(now).rolled_back_at is None
+    assert guard.status(now).rolled_back_why == ""
+
+
+def test_why_it_was_rolled_back_outlasts_later_fallbacks_until_somebody_sets_a_mode() -> None:
+    doubtful = [False]
+
+    def doubts(view: int) -> Recommendation[int]:
+        if doubtful[0]:
+            raise Doubt(Reason.STALE, "old news")
+        return Recommendation(1, "learned")
+
+    guard = made(doubts, mode=GuardMode.CANARY_50)
+    now = _live(guard, 400, 0.0, {False: 10.0, True: 20.0})
+    assert guard.mode is GuardMode.SHADOW
+    doubtful[0] = True
+    _live(guard, 5, now, {False: 10.0, True: 20.0})
+    status = guard.status(now)
+    assert status.last == "stale-snapshot: old news"
+    assert status.rolled_back_why.startswith("watchdog: response over expectation")
+    guard.set_mode(GuardMode.SHADOW)
+    assert guard.status(now).rolled_back_why == ""
 
 
 def test_a_bad_spell_that_ends_is_forgiven() -> None:
@@ -275,6 +307,30 @@ def test_failures_count_as_very_late() -> None:
         ok = not learned or number % 10 > 0
         guard.ended(str(number), now=float(number), response_s=10.0 + number % 7, ok=ok)
     assert guard.mode is GuardMode.SHADOW
+
+
+@pytest.mark.parametrize("others", [{False: 10.0, True: 10.0}, {False: 10.0, True: 16.0}])
+def test_one_user_alone_does_not_roll_back_what_serves_others(others: dict[bool, float]) -> None:
+    """Bob looks who has placed a task of his, and lets it fail where that was the learned one."""
+    guard = made(mode=GuardMode.CANARY_50)
+    for number in range(1_200):
+        learned = guard.decide(f"b{number}", 1, 0.0, user="bob").learned
+        guard.ended(f"b{number}", now=1.0, response_s=10.0, ok=not learned)
+        if number % 3 == 0:
+            learned = guard.decide(f"a{number}", 1, 0.0, user="ada").learned
+            guard.ended(f"a{number}", now=1.0, response_s=others[learned], ok=True)
+    worse = others[True] > others[False]
+    assert guard.mode is (GuardMode.SHADOW if worse else GuardMode.CANARY_50)
+
+
+def test_an_end_whose_expectation_was_a_guess_counts_for_neither() -> None:
+    guard = made(mode=GuardMode.CANARY_50)
+    for number in range(400):
+        learned = guard.decide(str(number), 1, 0.0).learned
+        guard.expect(str(number), math.nan, drawn=learned)
+        guard.ended(str(number), now=1.0, response_s=10.0, ok=not learned)
+    status = guard.status(1.0)
+    assert (status.mode, status.compared) == (GuardMode.CANARY_50, 0)
 
 
 def test_few_samples_decide_nothing() -> None:

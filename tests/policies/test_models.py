@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import pickle
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -129,6 +131,23 @@ def test_a_file_whose_name_lies_is_refused(path: Path) -> None:
 def test_a_large_file_is_not_even_read(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(model_files, "BYTES_MAX", 100)
     _refused(path, "more than the 100")
+
+
+def test_what_no_model_can_be_is_not_opened_to_the_end(path: Path) -> None:
+    """3 GiB of zeros, which take no place on the disk, and a pipe that nobody writes to."""
+    path.unlink()
+    path.touch()
+    os.truncate(path, 3 << 30)
+    tracemalloc.start()
+    _refused(path, "has 3221225472 bytes, more than the")
+    assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    tracemalloc.stop()
+    path.unlink()
+    os.mkfifo(path)
+    _refused(path, "is no regular file")
+    path.unlink()
+    path.mkdir()
+    _refused(path, "is no regular file")
 
 
 @pytest.mark.parametrize(

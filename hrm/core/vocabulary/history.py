@@ -15,6 +15,7 @@ from hrm.core.vocabulary.quick import record
 __all__ = [
     "EVENT_KINDS",
     "ExclusionState",
+    "PolicyRecord",
     "PriorityRecord",
     "Reign",
     "RequestRecord",
@@ -54,6 +55,12 @@ class Service(enum.Enum):
 
     PAUSED = "paused"
     RESUMED = "resumed"
+
+
+class PolicyRecord(enum.Enum):
+    """In place of a state: what became of the mode of a learned policy."""
+
+    ROLLED_BACK = "policy rolled back"
 
 
 class Reign(enum.Enum):

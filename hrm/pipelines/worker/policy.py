@@ -7,6 +7,8 @@ until it is ordered otherwise. A new worker begins in shadow mode.
 
 from __future__ import annotations
 
+import secrets
+
 import structlog
 
 from hrm.pipelines.core.model import NodePolicy
@@ -28,7 +30,8 @@ class WorkerPolicies:
         self._guarded = policy if isinstance(policy, GuardedNodePolicy) else None
         self._orders: dict[str, int] = {}
         self._reported: dict[str, pb.LearnedPolicy] = {}
-        self._guards = GuardRegistry({}, keep=self._fell_back)
+        draw_key = secrets.token_bytes(32)  # slices of time are this worker's own to draw
+        self._guards = GuardRegistry({}, keep=self._fell_back, draw_key=draw_key)
         if self._guarded is not None:
             self._guards.add(self._guarded.guard)
 

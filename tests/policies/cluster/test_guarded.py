@@ -89,7 +89,10 @@ def test_a_value_ten_times_beyond_training(model: Model) -> None:
 def test_out_of_distribution(model: Model) -> None:
     low = model.arrays["low"].copy()
     low[::3] = 3.0  # no input is that large
-    _fell_back(guarded(_with(model, low=low)), view_of(11), "out-of-distribution")
+    why = _fell_back(guarded(_with(model, low=low)), view_of(11), "out-of-distribution")
+    if model.kind == "ldwp-set":
+        assert ", furthest: " in why and ", in training 3.00 to " in why
+        assert "hrm policy train ldwp-set --from-shadow" in why
     few = model.arrays["low"].copy()
     few[-1] = 3.0
     assert "Q " in _chosen(guarded(_with(model, low=few)), view_of(11)).why
@@ -123,6 +126,17 @@ def test_a_step_that_never_ran_here(model: Model) -> None:
     """Its time is a guess, and so are the ideal and all that is measured by it."""
     why = _fell_back(guarded(model), view_of(11, unmeasured_steps=1), "unmeasured")
     assert "1 of its 2 steps never ran here" in why
+
+
+@pytest.mark.parametrize("mode", [GuardMode.ON, GuardMode.SHADOW])
+def test_how_a_task_ends_whose_times_were_guesses_is_not_compared(mode: GuardMode) -> None:
+    """Neither where the learned policy left it to the heuristic, nor where that was to decide."""
+    policy = guarded(set_model(), mode)
+    for number, guesses in enumerate((1, 0)):
+        _chosen(policy, view_of(11, unmeasured_steps=guesses), task_of(number))
+        policy.ended(TaskId(f"task-{number}"), now=1.0, response_s=9.0, ok=False)
+    status = policy.guard.status(1.0)
+    assert status.compared + status.reference_compared == 1
 
 
 def test_members_that_are_further_apart_than_ever_in_training() -> None:

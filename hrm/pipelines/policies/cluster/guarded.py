@@ -17,6 +17,7 @@ like those of training that it has not seen up to one in fifty.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
@@ -87,7 +88,8 @@ class GuardedClusterPolicy:
     def choose(self, task: TaskSpec, view: PipelineClusterView, fits: Bools) -> Choice:
         """See ``ClusterPolicy.choose``; ``why`` includes a fallback and its reason."""
         self._proposed = None
-        decided = self.guard.decide(task.task_id, _Question(task, view, fits), view.now)
+        question = _Question(task, view, fits)
+        decided = self.guard.decide(task.task_id, question, view.now, user=task.user)
         proposed = self._proposed
         if proposed is not None and self._learned is not None and decided.decision >= 0:
             self._learned.placed(decided.decision, view)
@@ -105,10 +107,12 @@ class GuardedClusterPolicy:
 
     def _fall_back(self, question: _Question) -> Recommendation[int]:
         choice = self._heuristic.choose(*question)
-        # What the heuristic expects of its choice is the watchdog's measure, if it is finite.
-        return Recommendation(
-            choice.node, choice.why, float(completion_s(question.view)[choice.node])
-        )
+        # What the heuristic expects of its choice is the watchdog's measure, if it is finite. Where
+        # a step never ran here it is a guess, and measures nothing, for either side.
+        view = question.view
+        guessed = view.unmeasured_steps > 0
+        expected_s = math.nan if guessed else float(completion_s(view)[choice.node])
+        return Recommendation(choice.node, choice.why, expected_s)
 
     def _ask(self, question: _Question) -> Recommendation[int]:
         task, view, fits = question
@@ -125,10 +129,7 @@ class GuardedClusterPolicy:
                 f"a value of {greatest:.3g}, in training at most {trained.q_abs_max:.3g}",
             )
         if proposal.outside > OUTSIDE_MAX:
-            raise Doubt(
-                Reason.DISTRIBUTION,
-                f"{proposal.outside:.0%} of the inputs are outside of what it has learned from",
-            )
+            raise Doubt(Reason.DISTRIBUTION, _outside_of_training(learned, proposal))
         self._check_members(proposal.spread, trained.spread_max)
         if not fits[proposal.row]:
             raise Doubt(Reason.INFEASIBLE, f"{view.names[proposal.row]} cannot take the task")
@@ -185,3 +186,12 @@ class GuardedClusterPolicy:
             raise Doubt(
                 Reason.STALE, f"{subject} last reported {age_s:.1f} s ago, over {limit_s:g} s"
             )
+
+
+def _outside_of_training(learned: LearnedPlacement, proposal: TaskProposal) -> str:
+    said = f"{proposal.outside:.0%} of the inputs are outside of what it has learned from"
+    if strangest := learned.strangest(proposal):
+        said += f", furthest: {strangest}"
+    if proposal.state is not None:
+        said += f"; hrm policy train {learned.name} --from-shadow FILE fits it to this cluster"
+    return said

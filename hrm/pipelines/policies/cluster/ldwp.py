@@ -96,6 +96,11 @@ class LearnedPlacement(abc.ABC):
     def propose(self, task: TaskSpec, view: PipelineClusterView, fits: Bools) -> TaskProposal:
         """The network's evaluation of the task; it has no effect yet."""
 
+    def strangest(self, proposal: TaskProposal) -> str:
+        """The input of a proposal that is furthest beyond its range of training, with both; empty:
+        not known."""
+        return ""
+
     def placed(self, row: int, view: PipelineClusterView) -> None:  # noqa: B027
         """The task of the last proposal went to ``row``, whichever policy decided."""
 
@@ -147,6 +152,20 @@ class LdwpSet(LearnedPlacement):
         spread = float(members[:, best].std())
         return TaskProposal(
             int(state.rows[best]), q, state.rows, 1.0 - within / total, spread, state
+        )
+
+    def strangest(self, proposal: TaskProposal) -> str:
+        """See ``LearnedPlacement``. Distances are comparable: all inputs are scaled to about 1."""
+        state = proposal.state
+        if state is None:
+            return ""
+        low, high = self.trained.low, self.trained.high
+        inputs = np.hstack((state.nodes, np.tile(state.task, (len(state.nodes), 1))))
+        beyond = np.maximum(low - inputs, inputs - high)
+        node, at = np.unravel_index(int(beyond.argmax()), beyond.shape)
+        return (
+            f"{(*NODE_INPUTS, *TASK_INPUTS)[at]} is {inputs[node, at]:.2f}, in training "
+            f"{low[at]:.2f} to {high[at]:.2f}"
         )
 
 
