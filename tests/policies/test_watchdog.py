@@ -138,7 +138,7 @@ def test_nobody_drives_out_the_ends_of_others() -> None:
     for number in range(350):
         dog.observed(2.0, f"a{number}", drawn=number % 2 == 0, user="ada") if number < 40 else None
         dog.observed(1.0, f"b{number}", drawn=number % 2 == 0, user="bob")
-    assert dog.means() == (pytest.approx(1.4), pytest.approx(1.4))
+    assert dog.means() == pytest.approx((1.4, 1.4))
     for number in range(150):
         dog.observed(1.0, f"c{number}", drawn=number % 2 == 0, user="bob")
     assert dog.means() == (1.0, 1.0), "what is of four spans ago is compared no longer"
