@@ -272,9 +272,7 @@ class PolicyGuard(Generic[V, D]):
             recommendation = self._asked(view, now)
         except Doubt as caught:
             doubt = caught
-            self._count(doubt)
-            self._last = str(doubt)
-            self._last_user = self.user_of(key) if user is None else user
+            self._count(doubt, self.user_of(key) if user is None else user)
         if self._mode is GuardMode.SHADOW:
             whose = self.user_of(key) if user is None else user
             self._record(key, whose, now, safe, recommendation, doubt, self._clock_s() - started_s)
@@ -424,9 +422,13 @@ class PolicyGuard(Generic[V, D]):
             )
         )
 
-    def _count(self, doubt: Doubt) -> None:
+    def _count(self, doubt: Doubt, user: str = "") -> None:
+        self._tally(doubt.reason)
+        self._last, self._last_user = str(doubt), user
+
+    def _tally(self, reason: Reason) -> None:
         counts = self._counters.fallbacks
-        counts[doubt.reason] = counts.get(doubt.reason, 0) + 1
+        counts[reason] = counts.get(reason, 0) + 1
 
     def _roll_back(self, now: float) -> None:
         ratio_p95, reference_p95 = self._watchdog.p95()
@@ -437,7 +439,7 @@ class PolicyGuard(Generic[V, D]):
             f"{worse:.0%} and chance, in the mean or in the tail (p95 {ratio_p95:.2f}, its "
             f"{reference_p95:.2f}): back from {self._mode.value} to shadow",
         )
-        self._count(why)
+        self._tally(why.reason)
         self._begin(GuardMode.SHADOW)
         self._rolled_back_at, self._rolled_back_why = now, str(why)
         if self.on_roll_back is not None:
