@@ -123,7 +123,7 @@ class Cluster:
             save_modes(state, {cluster_policy: mode})
         name, _ = corun.parse(node_policy)
         if name in corun.LEARNED:
-            NodePolicies(state, lambda _order: None).set_mode(name, mode)
+            NodePolicies(state, lambda _order: None, lambda _node: 0.0).set_mode(name, mode)
         self._master = self._start(
             "master",
             *("master", "--port", "0", "--state-dir", str(directory / "master")),

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -23,7 +22,7 @@ __all__ = ["from_file", "from_status", "order", "report_of", "to_report"]
 _TEXT_MAX = 500
 """Of a reason's text; longer ones are truncated, or a long error would end a node's stream."""
 _REASONS = frozenset(reason.value for reason in Reason)
-_COUNTERS = ("asked", "learned", "shadowed", "agreed")
+_COUNTERS = ("asked", "learned", "shadowed", "proposed", "agreed")
 _NAME = re.compile(r"[\w .:+,=/()-]{0,200}", re.ASCII)
 """Of a model or a heuristic: ``guarded cosine over gaussian``."""
 _NUMBERS = (
@@ -120,8 +119,7 @@ def to_report(message: pb.LearnedPolicy, node: str, asked_max: int) -> pb.Learne
     """
     codec.to_name(message.policy, "policies.policy")
     mode_of(codec.to_text(message.mode, "policies.mode"))
-    for field in ("schema", "last"):
-    for field in ("heuristic", "model", "schema", "last", "rolled_back_why"):
+    for field in ("schema", "last", "rolled_back_why"):
         codec.to_text(getattr(message, field), f"policies.{field}")
     for field in ("heuristic", "model", "schema"):
         if not _NAME.fullmatch(getattr(message, field)):
@@ -137,7 +135,8 @@ def to_report(message: pb.LearnedPolicy, node: str, asked_max: int) -> pb.Learne
     asked = min(message.asked, asked_max)
     for counter in _COUNTERS:
         setattr(kept, counter, max(0, min(getattr(message, counter), asked)))
-    kept.agreed = min(kept.agreed, kept.shadowed)
+    kept.proposed = min(kept.proposed, kept.shadowed)
+    kept.agreed = min(kept.agreed, kept.proposed)
     kept.ClearField("fallbacks")
     for reason, many in message.fallbacks.items():
         if reason in _REASONS and many > 0:

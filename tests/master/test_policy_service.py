@@ -270,7 +270,14 @@ async def test_a_mode_is_ordered_and_shown_while_no_worker_runs(tmp_path: Path) 
 
 def test_what_workers_counted_is_summed_up_when_they_are_gone(tmp_path: Path) -> None:
     nodes = NodePolicies(tmp_path, lambda _order: None, lambda _node: 1e6)
-    counted = {"asked": 5, "learned": 3, "shadowed": 2, "agreed": 1, "fallbacks": {"fault": 2}}
+    counted = {
+        "asked": 5,
+        "learned": 3,
+        "shadowed": 2,
+        "proposed": 1,
+        "agreed": 1,
+        "fallbacks": {"fault": 2},
+    }
     for number in range(1_100):
         name = NodeName(f"w{number}")
         nodes.take_report(name, [_report(mode="on", **counted)])

@@ -128,6 +128,8 @@ def parse(spec: str, scores: Collection[str] = SCORES) -> tuple[str, dict[str, A
     _make(name)
     options: dict[str, Any] = {}
     given: set[str] = set()
+    kind: str
+    more: dict[str, Any]
     for word in sorted(words, key=lambda word: word != "guarded"):
         if name == "dqngpu" and word in HEURISTICS:
             kind, more = "sharing", {"sharing": word}
