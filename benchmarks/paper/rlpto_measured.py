@@ -49,6 +49,7 @@ __all__ = [
     "plain_entries",
     "trained_models",
     "tune",
+    "untrained_entry",
 ]
 
 LOADS = (0.5, 0.8, 1.1)
@@ -117,6 +118,11 @@ def plain_entries() -> list[Entry]:
 
 def oracle_entry() -> Entry:
     return Entry(name="oracle", policy=ElasticityOracle)
+
+
+def untrained_entry() -> Entry:
+    """What the network is before it is trained, so that what learning adds can be told apart."""
+    return Entry(name="untrained", policy=lambda c: BetaRule(on_demand=True))
 
 
 def learned_entries(models: Sequence[Model]) -> list[Entry]:

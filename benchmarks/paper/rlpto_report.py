@@ -48,6 +48,7 @@ def _measured(found: Mapping[str, Any]) -> str:
         ("oracle", _share(found["oracle"])),
         *((f"{name} (a rule)", _share(value)) for name, value in found["rule_gains"].items()),
         ("rlpto, all trainings", _share(gains[beta])),
+        ("of that, by learning", _share(found["gain_by_learning"])),
         ("rlpto, mean completion", _share(found["completion_gain"])),
     ]
     over = [(name, _share(value)) for name, value in gains.items()]

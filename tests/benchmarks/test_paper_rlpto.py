@@ -236,6 +236,7 @@ def test_a_small_run_has_every_figure(
     low, high = found["gain_over_beta_ci95"]
     assert low <= found["gain_over_beta"] <= high
     assert np.isfinite(found["oracle_headroom"])
+    assert found["gain_by_learning"]["seeds"] == 3.0
 
 
 def test_ablations_are_a_part_of_their_own(
