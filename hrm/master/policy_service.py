@@ -103,13 +103,13 @@ def load_draw_key(state_dir: Path) -> bytes:
     except (OSError, ValueError) as error:
         raise InvalidConfig(
             f"{path} is damaged ({error}); remove it: the master makes another one, and draws "
-            f"anew which tasks learned policies decide"
+            f"again which tasks learned policies decide"
         ) from error
     try:
         write_durably(path, (key.hex() + "\n").encode(), mode=0o600)
     except OSError as error:
         log.warning(
-            "cannot keep the key by which learned policies' shares are drawn: they are drawn anew "
+            "cannot keep the key by which learned policies' shares are drawn: they are drawn again "
             "after a restart; free some space",
             path=str(path), why=str(error),
         )  # fmt: skip
