@@ -40,7 +40,7 @@ from hrm.v1 import policy_pb2 as pb
 from hrm.wire import policies as policy_wire
 from tests.identity.calls import as_, made
 from tests.master.pipeline_service import FakeWorker, Served, request, serving
-from tests.master.test_services import TIMEOUT_S, Running, refused, running
+from tests.master.test_services import TIMEOUT_S, Running, refused, registration, running
 from tests.policies.cluster.views import all_fit, set_model, task_of, view_of
 
 
@@ -464,3 +464,12 @@ async def test_which_tasks_are_the_learned_policys_differs_from_cluster_to_clust
             by = [policy.choose(task, view, all_fit(view)).placed_by for task in tasks]
             sides.append(by)
     assert sides[0] == sides[1] != sides[2]
+
+
+async def test_a_question_about_an_application_is_its_users(
+    tmp_path: Path, policy: GuardedClusterPolicy
+) -> None:
+    async with running(tmp_path) as master:
+        ask = registration(user="ada")
+        app = (await master.applications.Register(ask, timeout=TIMEOUT_S)).application_id
+        assert [policy.guard.user_of(name) for name in (app, "app-unknown")] == ["ada", ""]
