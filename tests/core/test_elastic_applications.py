@@ -38,8 +38,9 @@ class Trainings:
         self.cluster = VirtualCluster([unit("n0", cores)])
         self.epochs: dict[ApplicationId, int] = {}
 
-    def submit(self, executors: int, **stated: int) -> ApplicationId:
-        app = self.cluster.submit(executors, SIZE, name=f"app-{len(self.epochs)}", **stated)
+    def submit(self, executors: int, gang_min: int = 0) -> ApplicationId:
+        name = f"app-{len(self.epochs)}"
+        app = self.cluster.submit(executors, SIZE, name=name, gang_min=gang_min)
         self.cluster.settle()
         self.epochs[app] = 0
         return app

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,8 @@ from hrm.policies.guard import GuardMode, GuardRegistry
 @pytest.mark.parametrize("name", ["beta-rule", "beta-on-demand"])
 def test_rules_decide_alone(name: str, tmp_path: Path) -> None:
     guards = GuardRegistry({}, keep=lambda modes: None)
-    policy = _elasticity(MasterSettings(elasticity_policy=name, state_dir=tmp_path), guards)
+    given: dict[str, Any] = {"elasticity_policy": name, "state_dir": tmp_path}
+    policy = _elasticity(MasterSettings(**given), guards)
     assert isinstance(policy, BetaRule)
     assert policy.name == name
     assert not guards.statuses(0.0)

@@ -65,7 +65,7 @@ def test_a_report_with_a_long_error_is_one_that_the_master_takes() -> None:
     policies, policy = worker()
     policy.guard._count(Doubt(Reason.FAULT, "x" * 70_000))
     (state,) = policies.changed(0.0)
-    assert policy_wire.to_report(state, "n1").last.startswith("fault: xxx")
+    assert policy_wire.to_report(state, "n1", 10).last.startswith("fault: xxx")
 
 
 def test_what_is_not_in_use_is_let_pass_and_no_mode_is_refused() -> None:
