@@ -237,6 +237,7 @@ FIELDS: dict[str, FieldBound] = {
     "LearnedPolicy.schema": _TEXT,
     "LearnedPolicy.fallbacks": FieldBound(count=1_000, key=LABEL),
     "LearnedPolicy.last": _TEXT,
+    "LearnedPolicy.rolled_back_why": _TEXT,
     "LearnedPolicy.records": FieldBound(count=10_000),
     "LearnedPolicy.nodes": FieldBound(ID, count=20_000),
     "ShadowRecord.key": _LABEL,

@@ -30,7 +30,7 @@ def toml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ("text", "expected"),
     [
         ("[masters]\nport = 1\n", "has the unknown table [masters] (did you mean [master]?);"),
-        ("[storage]\n", "has the unknown table [storage]; HRM's tables are [master], [agent] and"),
+        ("[storage]\n", "has the unknown table [storage]; HRM's tables are [master], [agent]"),
         ("port = 1\n", "port is outside of any table; move it below the line of its daemon's"),
         ("[master]\nprot = 1\n", "prot (set in {toml}, table [master]) is no setting (did you mean "
          "port?); hrm master --help lists the settings"),

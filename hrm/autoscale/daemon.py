@@ -55,8 +55,26 @@ def run(settings: AutoscaleSettings) -> int:
     """
     autoscaler = Autoscaler(settings)
     stop = threading.Event()
-    for signum in (signal.SIGTERM, signal.SIGINT):
+    with _signalled(stop):
+        _scale(settings, autoscaler, stop)
+    log.info("stopped")
+    return 0
+
+
+@contextmanager
+def _signalled(stop: threading.Event) -> Iterator[None]:
+    """SIGTERM and SIGINT set ``stop``; afterwards they are handled as before."""
+    before = [(x, signal.getsignal(x)) for x in (signal.SIGTERM, signal.SIGINT)]
+    for signum, _ in before:
         signal.signal(signum, lambda *_: stop.set())
+    try:
+        yield
+    finally:
+        for signum, handler in before:
+            signal.signal(signum, handler)
+
+
+def _scale(settings: AutoscaleSettings, autoscaler: Autoscaler, stop: threading.Event) -> None:
     been_up = False
     while not stop.is_set():
         try:
@@ -70,8 +88,6 @@ def run(settings: AutoscaleSettings) -> int:
         except HrmError as error:
             log.warning("the pool cannot be seen", error=error.message)
         stop.wait(settings.interval_s)
-    log.info("stopped")
-    return 0
 
 
 @contextmanager

@@ -155,10 +155,10 @@ class ElasticApplications:
         """Know it with as many executors as it wants; False: it wants none."""
         name, wanted = app.application_id, len(_wanted(app))
         job = self.core.jobs.get(name)
+        least = min(wanted, max(1, app.record.gang_min))
         if job is None:
             if not wanted:
                 return False
-            least = min(wanted, max(1, app.record.gang_min))
             self.core.started(
                 TrainingStarted(
                     now=now,
@@ -172,9 +172,7 @@ class ElasticApplications:
                 )
             )
         elif app.executors_max is None and wanted and wanted != job.workers:
-            job.about = replace(
-                job.about, workers_min=min(wanted, job.about.workers_min), workers_max=wanted
-            )
+            job.about = replace(job.about, workers_min=least, workers_max=wanted)
             changed = TrainingWorkersChanged(now=now, job_id=name, workers=wanted)
             self.core.workers_changed(changed)
         return True
