@@ -164,6 +164,11 @@ class TrainingCluster:
             self._capacity()
         elif held is not None and kind == _ARRIVAL:
             self._queue.add(held)
+            # What arrives at the same time is queued before any of it starts.
+            while self._events and self._events[0][0] == time and self._events[0][2] == _ARRIVAL:
+                other = heapq.heappop(self._events)[3]
+                assert other is not None
+                self._queue.add(other)
         elif held is not None and held.version == version:
             self._end_epoch(held)
 
@@ -200,7 +205,9 @@ class TrainingCluster:
             return self.rules.slots[held.slot]
         if 0 < self.rules.running_max <= len(self.running):
             return 0
-        given = min(held.job.workers_max, self.free)
+        limit = self.rules.running_max
+        part = math.ceil(self.rules.workers / limit) if limit else self.rules.workers
+        given = min(held.job.workers_max, self.free, part)
         return given if given >= held.job.workers_min else 0
 
     def _start(self, held: SimulatedJob, workers: int) -> None:

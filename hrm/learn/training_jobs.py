@@ -48,7 +48,8 @@ class ClusterRules:
         slots: sizes of fixed slots of one job each, as of non-elastic methods; empty: elastic.
         by_priority: whether the queue knows priorities, else it is in the order of submission.
         stops_flat: whether a job that the core finds flat ends then, else at its iteration limit.
-        running_max: jobs that may run at a time; 0: as many as have workers.
+        running_max: jobs that may run at a time, each of which starts with its part of all workers
+            at most; 0: as many as have workers.
         tiers: first and second target accuracy by scale. A job hands over its model at the first,
             which is when its points count, and ends at the second; None: no targets.
         resize_s: seconds of standstill of a job that is resized, drawn between these two.

@@ -105,20 +105,6 @@ def test_the_claims_of_the_source_hold_of_its_tables_as_the_specification_found(
     assert sum(checked(worse).values()) < len(checked(worse)) - 2
 
 
-def test_points_without_elasticity_are_those_of_the_specification() -> None:
-    """Figure 10's reference: the order of the queue alone is most of the lead."""
-    by_queue = {}
-    fixed = methods("II")["fs"]
-    for queue in (True, False):
-        run = run_twelve(
-            fixed, SETUPS["II"], 0, priorities=(1, 4, 4, 3, 1, 2, 5, 3, 4, 4, 5, 1),
-            by_priority=queue,
-        )  # fmt: skip
-        by_queue[queue] = run.points_at([2_000.0, 4_000.0])
-        assert sum(x.job.points for x in run.outcomes) == 430
-    assert all(a > b for a, b in zip(by_queue[True], by_queue[False], strict=True))
-
-
 @pytest.mark.timeout(900)
 def test_mixes_are_told_apart_by_method_and_queue() -> None:
     rows = combined([], range(1))

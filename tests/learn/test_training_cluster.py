@@ -137,6 +137,30 @@ def test_no_worker_is_made_or_lost_whatever_fails(seed: int, policy: str) -> Non
     assert all(x.started <= x.almost <= x.delivered <= x.completed for x in run.outcomes)
 
 
+FIGURE_10 = {
+    (1, True): (0, 60, 60, 90, 110, 150, 170), (1, False): (0, 0, 0, 50, 50, 80, 150),
+    (2, True): (0, 40, 70, 140, 140, 200, 210), (2, False): (0, 0, 0, 60, 60, 90, 160),
+    (3, True): (0, 80, 160, 200, 240, 270, 300), (3, False): (0, 0, 0, 70, 70, 120, 220),
+    (4, True): (0, 160, 200, 240, 320, 350, 400), (4, False): (0, 0, 0, 90, 90, 120, 260),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("mix", "by_priority"), FIGURE_10)
+def test_points_without_elasticity_are_those_of_the_specification(
+    mix: int, by_priority: bool
+) -> None:
+    """Three slots, all queued at 0; a big job takes 3,480 s, a medium one 1,740, a small 1,160."""
+    seconds = [3_480.0] * 4 + [1_740.0] * 4 + [1_160.0] * 4
+    jobs = [
+        a_job(f"task-{n + 1}", priority, curve=line(1, seconds[n]), workers_max=1)
+        for n, priority in enumerate(COMBINATIONS[mix])
+    ]
+    held = cluster(jobs, workers=3, slots=(1, 1, 1), by_priority=by_priority)
+    run = run_policy(held, KeepWorkers())
+    times = [1_000.0 * n for n in range(1, 8)]
+    assert tuple(run.points_at(times)) == FIGURE_10[mix, by_priority]
+
+
 @pytest.mark.parametrize("by_priority", [True, False])
 @pytest.mark.parametrize("slots", [(), (3, 3, 4), (10,)])
 def test_every_mix_ends_with_every_queue(by_priority: bool, slots: tuple[int, ...]) -> None:
