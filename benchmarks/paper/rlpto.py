@@ -49,6 +49,7 @@ from benchmarks.paper.rlpto_measured import (
 from benchmarks.paper.rlpto_methods import REPORTED, Method, beta_method, oracle_method
 from benchmarks.paper.rlpto_report import body_of
 from benchmarks.paper.rlpto_source import (
+    SOURCE,
     by_workers,
     checked,
     combined,
@@ -67,6 +68,7 @@ PARTS = ("measured", "source")
 ALONE = "ablations"
 """A part of its own, for it trains as much as all the others."""
 NODES = (8, 12, 16, 64)
+BUT_TRADL = tuple(name for name in SOURCE if name != "tradl")
 KEYS = {
     "source": ("mixes_first",),
     "measured": (
@@ -146,6 +148,7 @@ def source(models: Sequence[Model], size: Size) -> dict[str, Any]:
         "workers": by_workers(seeds),
         "mixes": rows,
         "first": firsts,
+        "first_but_tradl": [n for n in COMBINATIONS if first_of(rows, ours, n, "one", BUT_TRADL)],
         "mixes_first": len(firsts["one"]),
         "seeds": size.seeds,
     }

@@ -207,9 +207,15 @@ def checked(table: Table) -> dict[str, bool]:
     return {claim: check(table) for claim, check in CHECKS.items()}
 
 
-def first_of(rows: Sequence[Rows], ours: Sequence[str], combination: int, queue: str) -> bool:
-    """Whether the mean of ``ours`` has the highest mean reward of the source's methods."""
+def first_of(
+    rows: Sequence[Rows],
+    ours: Sequence[str],
+    combination: int,
+    queue: str,
+    others: Sequence[str] = SOURCE,
+) -> bool:
+    """Whether the mean of ``ours`` has the highest mean reward of ``others`` as well."""
     own = {row["method"]: row["mean_points"]["mean"] for row in rows
            if (row["combination"], row["queue"]) == (combination, queue)}  # fmt: skip
     mean = statistics.fmean(own[name] for name in ours)
-    return all(mean > own[name] for name in SOURCE) and math.isfinite(mean)
+    return all(mean > own[name] for name in others) and math.isfinite(mean)
