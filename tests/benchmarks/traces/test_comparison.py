@@ -157,4 +157,4 @@ def test_errors_are_reported_and_end_with_a_status(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["--format", "philly", "--path", str(tmp_path / "nowhere"), "--quick"]) == 1
-    assert "nowhere" in capsys.readouterr().err
+    assert "nowhere" in capsys.readouterr().err.replace("\n", "")
