@@ -119,11 +119,16 @@ def submit_total(cluster: Cluster, tmp_path: Path, *arguments: str) -> Submitted
 
 
 def test_a_dead_executor_is_replaced_and_the_result_is_right(
-    cluster: Cluster, tmp_path: Path, running_app: Callable[..., Any]
+    cluster: Cluster,
+    tmp_path: Path,
+    running_app: Callable[..., Any],
+    eventually: Callable[..., Any],
 ) -> None:
     app = submit_total(cluster, tmp_path, "6", "2")
     shown = running_app("total", 2)
-    executors_of(shown["application_id"])[0].send_signal(signal.SIGKILL)
+    application_id = shown["application_id"]
+    executors = eventually(lambda: executors_of(application_id), 30.0, "executors are processes")
+    executors[0].send_signal(signal.SIGKILL)
     assert app.wait() == 0, app.output()
     assert SUM_OF_SQUARES in app.output()
     after = cluster.ask("app", "show", shown["application_id"])
