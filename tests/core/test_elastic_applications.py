@@ -8,6 +8,7 @@ import pytest
 
 from hrm.core.elasticity.beta_rule import BetaRule, Resize
 from hrm.core.elasticity.elastic_job import ElasticityView
+from hrm.core.master.entities import Application
 from hrm.core.messages import events as e
 from hrm.core.vocabulary.model import (
     ApplicationId,
@@ -113,6 +114,46 @@ def test_what_nobody_wants_it_keeps_unless_the_pool_is_to_shrink(on_demand: bool
         trainings.report(app, converged(epoch))
         trainings.keep_to_limit(app)
     assert trainings.limit(app) == (None if on_demand else 1)
+
+
+def test_what_it_waits_for_itself_is_no_reason_to_take_executors() -> None:
+    """It wants more than there is, and is alone."""
+    trainings = Trainings(cores=4)
+    app = trainings.submit(7)
+    assert trainings.cluster.states(app)["running"] == 4
+    assert trainings.cluster.states(app)["waiting"] == 3
+    for epoch in range(20):
+        trainings.report(app, converged(epoch))
+    assert trainings.limit(app) is None
+
+
+def test_a_flood_of_reports_does_not_look_at_the_cluster_each_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    trainings = Trainings(cores=4)
+    app = trainings.submit(2)
+    elastic, looks = trainings.cluster.master.elastic, list[float]()
+    look = elastic._capacity
+
+    def counted(app: Application, now: float) -> None:
+        looks.append(now)
+        look(app, now)
+
+    monkeypatch.setattr(elastic, "_capacity", counted)
+    began_s = trainings.cluster.now
+    for number in range(1_000):
+        report = TrainingReport(epoch=number, loss=0.5, accuracy=0.5, seconds=0.001)
+        trainings.cluster.submit_to_master(
+            e.ProgressReported(
+                now=began_s + number / 1_000,
+                application_id=app,
+                progress=PROGRESS,
+                training=(report,) * 200,
+            )
+        )
+    assert 5 <= len(looks) <= 11
+    job = elastic.core.jobs[app]
+    assert job.reports == 1_000, "each epoch counts once"
 
 
 def test_what_still_learns_and_what_reports_nothing_is_not_touched() -> None:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from hrm.core.elasticity.accuracy_trend import AccuracyTrend, SlopeTrend
@@ -126,6 +126,9 @@ class ElasticityCore:
         job = self.jobs.get(event.job_id)
         if job is not None:
             job.workers = event.workers
+            if event.limits is not None:
+                least, most = event.limits
+                job.about = replace(job.about, workers_min=least, workers_max=most)
             self._asking = None
 
     def learning_rate_dropped(self, event: LearningRateDropped) -> None:

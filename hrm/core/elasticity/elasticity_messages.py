@@ -87,11 +87,13 @@ class LearningRateDropped:
 
 @record
 class TrainingWorkersChanged:
-    """A job holds another number of workers than its target, as after a failure of a node."""
+    """A job holds another number of workers than its target, as after a failure of a node, or
+    since it wants another: then ``limits``, its minimum and maximum, go with that."""
 
     now: float
     job_id: ApplicationId
     workers: int
+    limits: tuple[int, int] | None = None
 
 
 @record

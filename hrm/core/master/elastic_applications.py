@@ -11,7 +11,10 @@ So capacity is freed where a model has converged, and schedulers give it to what
 free while nothing waits goes back to those that learn.
 
 An application that reports nothing is never touched, nor a stream, nor a driver of a submission.
-An accuracy that is not stated is taken from the loss: the part of the first loss that is gone.
+An accuracy that is not stated is taken from the loss: the part of the greatest loss that is gone.
+
+To look at all that waits, and at all rows for what is free, costs as much as the cluster is large.
+That is done ``_LOOKS_S`` apart for an application, however much it reports.
 
 Limits: a limit is this master's, and the next one begins without. ``free`` is counted in executors
 of the application that is asked about; other sizes see it as it is.
@@ -20,7 +23,7 @@ of the application that is asked about; other sizes see it as it is.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from hrm.core.elasticity.beta_rule import ElasticityPolicy
@@ -54,15 +57,18 @@ _DEFAULT_PROFILE = 0
 _EPOCHS_MAX = 10**9
 """Where the application does not say how many there will be."""
 _LEAST_S = 1e-3
+_LOOKS_S = 0.1
+_QUEUED = (ContainerState.ASSIGNED, ContainerState.WAITING)
 
 
 @dataclass(slots=True)
 class _Training:
-    """``first_loss``: the greatest finite one so far. ``problem``: why its latest report does not
-    count; empty if it does."""
+    """``greatest_loss``: of the finite ones so far. ``problem``: why its latest report does not
+    count; empty if it does. ``looked_s``: when it was last decided on a report of its."""
 
-    first_loss: float = math.nan
+    greatest_loss: float = math.nan
     problem: str = ""
+    looked_s: float = -math.inf
 
 
 @runtime_checkable
@@ -102,11 +108,15 @@ class ElasticApplications:
             self.forget(app, now)
             return
         training = self._trainings.setdefault(app.application_id, _Training())
-        for report in reports:
-            if not self._follow(app, report, now):
-                return
+        if not self._follow(app, reports[-1], now):
+            return
+        is_due = now >= training.looked_s + _LOOKS_S
+        if is_due:
+            training.looked_s = now
             self._capacity(app, now)
+        for report in reports:
             self._take(training, self.core.reported(_event(app, training, report, now)))
+        if is_due:
             self._decide()
 
     def forget(self, app: Application, now: float) -> None:
@@ -135,9 +145,8 @@ class ElasticApplications:
 
     def line(self, app: Application) -> str:
         """For ``hrm app why``; empty where it is not elastic."""
-        training, job = self._trainings.get(app.application_id), None
-        if training is not None:
-            job = self.core.jobs.get(app.application_id)
+        training = self._trainings.get(app.application_id)
+        job = self.core.jobs.get(app.application_id)
         if training is None or job is None:
             return ""
         if training.problem:
@@ -172,20 +181,20 @@ class ElasticApplications:
                 )
             )
         elif app.executors_max is None and wanted and wanted != job.workers:
-            job.about = replace(job.about, workers_min=least, workers_max=wanted)
-            changed = TrainingWorkersChanged(now=now, job_id=name, workers=wanted)
-            self.core.workers_changed(changed)
+            self.core.workers_changed(
+                TrainingWorkersChanged(now=now, job_id=name, workers=wanted, limits=(least, wanted))
+            )
         return True
 
     def _capacity(self, app: Application, now: float) -> None:
         """How many more of its executors could start, and how many others wait."""
         waiting = sum(
-            application_id != app.application_id
+            len(scheduler.jobs) - (app.application_id in scheduler.jobs)
             for scheduler in self._placement.schedulers.values()
-            for application_id in scheduler.jobs
         )
         state = self._master_state.state
         waiting += int(state.waiting_batch.sum() + state.waiting_stream.sum())
+        waiting -= sum(x.queued and x.state in _QUEUED for x in app.containers.values())
         sample = self._sample(app)
         free = 0 if waiting or sample is None else self._startable(sample)
         self.core.capacity_changed(ElasticCapacityChanged(now=now, free=free, waiting=waiting))
@@ -241,10 +250,12 @@ def _event(
 ) -> TrainingReported:
     """As the core takes it: epochs from 1, and an accuracy in any case."""
     accuracy = report.accuracy
-    if math.isfinite(report.loss) and not report.loss <= training.first_loss:
-        training.first_loss = report.loss
+    if math.isfinite(report.loss) and not report.loss <= training.greatest_loss:
+        training.greatest_loss = report.loss
     if accuracy is None:
-        gone = 1.0 - report.loss / training.first_loss if training.first_loss > 0 else math.nan
+        gone = (
+            1.0 - report.loss / training.greatest_loss if training.greatest_loss > 0 else math.nan
+        )
         accuracy = min(1.0, max(0.0, gone)) if math.isfinite(gone) else gone
     since_s = report.seconds or now - (app.record.first_running_at_s or now)
     return TrainingReported(
