@@ -7,6 +7,7 @@ leave the group (daemons, executors) still carry a mark in their environment, ``
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import os
 import shutil
@@ -28,6 +29,7 @@ __all__ = [
     "MARK",
     "BenchmarkError",
     "Started",
+    "exit_status",
     "free_port",
     "in_directory",
     "interruptible",
@@ -246,3 +248,17 @@ def in_directory(prefix: str, work: Callable[[Path], int], *, keep: bool) -> int
         else:
             shutil.rmtree(directory, ignore_errors=True)
     return status
+
+
+def exit_status(measure: Callable[[argparse.Namespace], object], given: argparse.Namespace) -> int:
+    """The exit status of a benchmark that starts nothing: 0, it has measured everything; 1, it
+    failed; 130, it was interrupted."""
+    try:
+        measure(given)
+    except BenchmarkError as error:
+        note(f"error: {error}")
+        return 1
+    except KeyboardInterrupt:
+        note("interrupted; nothing was written")
+        return 130
+    return 0

@@ -16,7 +16,7 @@ import pytest
 import hrm
 from hrm import address, config
 from hrm.cli.cluster import up
-from hrm.core.appmaster.application_master import AppMasterLimits
+from hrm.core.appmaster.appmaster_limits import AppMasterLimits
 from hrm.core.messages.submissions import SubmissionBounds
 from hrm.core.vocabulary.bounds import BOUNDS, SCHEDULERS, AutoBindingRules, Bounds
 from hrm.core.vocabulary.partitioning import BindingMode, Partitioning

@@ -51,7 +51,7 @@ from hrm.v1 import (
     scheduler_pb2,
     submission_pb2,
 )
-from hrm.wire import applications, codec, shared_state
+from hrm.wire import applications, driver_reports, shared_state
 from hrm.wire import appmaster as appmaster_wire
 
 HERE = Path(hrm.__file__).parent
@@ -296,7 +296,7 @@ def test_times_of_tasks_arrive_with_progress_and_are_no_part_of_it() -> None:
         now=9.0, application_id=APP, progress=Progress(), tasks=(tasks,)
     )
     assert isinstance(event, e.ProgressReported)
-    assert not codec.from_progress(event.progress).executor_tasks
+    assert not driver_reports.from_progress(event.progress).executor_tasks
 
 
 def test_epochs_arrive_with_progress_as_they_were_stated() -> None:

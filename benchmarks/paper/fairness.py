@@ -38,7 +38,7 @@ from benchmarks.fairness.scale import decision_times
 from benchmarks.fairness.scenarios import Scenario, arriving, scenarios
 from benchmarks.fairness.systems import FIRST_LEVEL, GRID, LEARNED, VARIANTS, Label, Table, measure
 from benchmarks.fairness.world import DEFAULT
-from benchmarks.processes import BenchmarkError
+from benchmarks.processes import BenchmarkError, exit_status
 from benchmarks.simulation.figures import interval
 from hrm.policies.sharing import Affinity, platform_affinity
 
@@ -192,16 +192,7 @@ def benchmark(given: argparse.Namespace) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark; 0 if it has measured everything."""
-    given = _parser().parse_args(arguments)
-    try:
-        benchmark(given)
-    except BenchmarkError as error:
-        common.note(f"error: {error}")
-        return 1
-    except KeyboardInterrupt:
-        common.note("interrupted; nothing was written")
-        return 130
-    return 0
+    return exit_status(benchmark, _parser().parse_args(arguments))
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ from benchmarks import common, traces
 from benchmarks.common import CONSOLE
 from benchmarks.paper import lsp_pool, lsp_report
 from benchmarks.paper.lsp_series import SeriesResult, measure
-from benchmarks.processes import BenchmarkError
+from benchmarks.processes import BenchmarkError, exit_status
 from benchmarks.traces.trace_records import TrafficSample
 from hrm.errors import HrmError
 from hrm.forecast.gru import GruOptions
@@ -213,16 +213,7 @@ def benchmark(given: argparse.Namespace) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark; 0 if it has measured everything."""
-    given = _parser().parse_args(arguments)
-    try:
-        benchmark(given)
-    except BenchmarkError as error:
-        common.note(f"error: {error}")
-        return 1
-    except KeyboardInterrupt:
-        common.note("interrupted; nothing was written")
-        return 130
-    return 0
+    return exit_status(benchmark, _parser().parse_args(arguments))
 
 
 if __name__ == "__main__":

@@ -35,11 +35,8 @@ from typing import TYPE_CHECKING, Any
 import grpc
 
 from hrm import address, clear_text, errors, rpc, tls
-from hrm.core.appmaster.application_master import (
-    FAILURES_SETTING,
-    AppMasterCore,
-    AppMasterLimits,
-)
+from hrm.core.appmaster.application_master import AppMasterCore
+from hrm.core.appmaster.appmaster_limits import FAILURES_SETTING, AppMasterLimits
 from hrm.core.messages import appmaster as messages
 from hrm.core.vocabulary import retries
 from hrm.core.vocabulary.backoff import Backoff

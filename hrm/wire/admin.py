@@ -27,7 +27,7 @@ from hrm.core.vocabulary.model import (
 from hrm.errors import InvalidRequest
 from hrm.identity.roles import Identity
 from hrm.v1 import admin_pb2 as pb
-from hrm.wire import codec, node_stream, requirements
+from hrm.wire import codec, driver_reports, node_stream, requirements
 
 __all__ = [
     "from_application",
@@ -216,9 +216,9 @@ def from_application(app: Application, *, has_classes: bool = False) -> pb.Appli
         input_bytes=record.input_bytes,
     )
     if app.progress is not None:
-        message.progress.CopyFrom(codec.from_progress(app.progress))
+        message.progress.CopyFrom(driver_reports.from_progress(app.progress))
     if app.training is not None:
-        message.training.CopyFrom(codec.from_training(app.training))
+        message.training.CopyFrom(driver_reports.from_training(app.training))
     if app.executors_max is not None:
         message.executors_max = app.executors_max
     if app.progress is None and record.tasks_total:  # it had ended before this master

@@ -20,7 +20,7 @@ from hrm.core.vocabulary.model import (
 from hrm.core.vocabulary.node_requirement import lasting
 from hrm.errors import InvalidRequest
 from hrm.v1 import application_pb2 as pb
-from hrm.wire import codec, requirements
+from hrm.wire import codec, driver_reports, requirements
 
 __all__ = [
     "attached",
@@ -124,14 +124,14 @@ def to_event(
                 reason=codec.to_text(update.release.reason, "reason"),
             )
         case "progress":
-            counts = codec.to_progress(update.progress)
-            tasks = codec.to_executor_tasks(update.progress)
+            counts = driver_reports.to_progress(update.progress)
+            tasks = driver_reports.to_executor_tasks(update.progress)
             return e.ProgressReported(
                 now=now,
                 application_id=application_id,
                 progress=counts,
                 tasks=tasks,
-                training=codec.to_training(update.progress),
+                training=driver_reports.to_training(update.progress),
             )
         case "class_changed":
             change = update.class_changed

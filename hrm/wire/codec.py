@@ -22,16 +22,12 @@ from hrm.core.vocabulary.model import (
     ContainerSpec,
     ContainerStatus,
     EndCause,
-    ExecutorTasks,
     Followed,
     LaunchContext,
     LaunchFile,
     NodeName,
-    Progress,
     Resources,
     ResourceUnitId,
-    StageProgress,
-    TrainingReport,
     Usage,
     WorkloadClass,
 )
@@ -59,26 +55,21 @@ __all__ = [
     "PRIORITY_CLASS",
     "WORKLOAD_CLASS",
     "from_launch",
-    "from_progress",
     "from_resources",
     "from_spec",
     "from_status",
-    "from_training",
     "to_amount",
     "to_class",
     "to_document",
-    "to_executor_tasks",
     "to_followed",
     "to_gang_min",
     "to_launch",
     "to_mib",
     "to_name",
-    "to_progress",
     "to_request",
     "to_resources",
     "to_spec",
     "to_status",
-    "to_training",
     "to_whole",
 ]
 
@@ -94,7 +85,6 @@ INT32_MAX = 2**31 - 1
 COUNT_MAX = 2**63 - 1
 
 _SIZES_KEPT = 1_024
-_TASK_COUNTS = ("tasks_total", "tasks_running", "tasks_completed", "tasks_failed")
 _TIMES = ("requested_at_s", "assigned_at_s", "started_at_s", "ended_at_s", "expected_duration_s")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
@@ -514,90 +504,3 @@ def from_status(value: ContainerStatus) -> common.ContainerStatus:
         message.usage.disk_mib = value.usage.disk_mib
         message.usage.gpu_memory_mib = value.usage.gpu_memory_mib
     return message
-
-
-def to_progress(message: common.Progress) -> Progress:
-    return Progress(
-        **_counts(message, "active_jobs", "active_stages", "completed_stages", *_TASK_COUNTS),
-        mean_task_s=to_amount(message.mean_task_s, "mean_task_s"),
-        streaming_queries=tuple(message.streaming_queries),
-        stages=tuple(
-            StageProgress(
-                stage_id=stage.stage_id,
-                attempt=stage.attempt,
-                name=stage.name,
-                **_counts(stage, *_TASK_COUNTS),
-                mean_task_s=to_amount(stage.mean_task_s, "mean_task_s"),
-            )
-            for stage in message.stages
-        ),
-    )
-
-
-def to_executor_tasks(message: common.Progress) -> tuple[ExecutorTasks, ...]:
-    return tuple(
-        ExecutorTasks(
-            executor_id=to_name(each.executor_id, "executor_id"),
-            stage=each.stage,
-            tasks=each.tasks,
-            run_s=to_amount(each.run_s, "run_s"),
-            input_bytes=to_whole(each.input_bytes, "input_bytes", 0, COUNT_MAX),
-        )
-        for each in message.executor_tasks
-        if to_whole(each.tasks, "tasks", 0, COUNT_MAX) and each.run_s
-    )
-
-
-def to_training(message: common.Progress) -> tuple[TrainingReport, ...]:
-    """Losses and accuracies as stated: who reads them says which are none."""
-    return tuple(
-        TrainingReport(
-            epoch=to_whole(each.epoch, "epoch", 0, COUNT_MAX),
-            loss=each.loss,
-            accuracy=each.accuracy if each.HasField("accuracy") else None,
-            seconds=to_amount(each.seconds, "seconds"),
-            epochs=to_whole(each.epochs, "epochs", 0, COUNT_MAX),
-        )
-        for each in message.training
-    )
-
-
-def from_training(value: TrainingReport) -> common.TrainingReport:
-    return common.TrainingReport(
-        epoch=value.epoch,
-        loss=value.loss,
-        accuracy=value.accuracy,
-        seconds=value.seconds,
-        epochs=value.epochs,
-    )
-
-
-def _counts(message: common.Progress | common.StageProgress, *fields: str) -> dict[str, Any]:
-    return {x: to_whole(getattr(message, x), x, 0, COUNT_MAX) for x in fields}
-
-
-def from_progress(value: Progress) -> common.Progress:
-    return common.Progress(
-        active_jobs=value.active_jobs,
-        active_stages=value.active_stages,
-        completed_stages=value.completed_stages,
-        tasks_total=value.tasks_total,
-        tasks_running=value.tasks_running,
-        tasks_completed=value.tasks_completed,
-        tasks_failed=value.tasks_failed,
-        mean_task_s=value.mean_task_s,
-        streaming_queries=value.streaming_queries,
-        stages=[
-            common.StageProgress(
-                stage_id=stage.stage_id,
-                attempt=stage.attempt,
-                name=stage.name,
-                tasks_total=stage.tasks_total,
-                tasks_running=stage.tasks_running,
-                tasks_completed=stage.tasks_completed,
-                tasks_failed=stage.tasks_failed,
-                mean_task_s=stage.mean_task_s,
-            )
-            for stage in value.stages
-        ],
-    )

@@ -9,7 +9,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from hrm.core.appmaster.application_master import AppMasterCore, AppMasterLimits
+from hrm.core.appmaster.application_master import AppMasterCore
+from hrm.core.appmaster.appmaster_limits import AppMasterLimits
 from hrm.core.messages.appmaster import (
     AppMasterTicked,
     ClassObserved,

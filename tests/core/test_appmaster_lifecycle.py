@@ -9,7 +9,8 @@ from typing import Any, get_args
 
 import pytest
 
-from hrm.core.appmaster.application_master import AppMasterCore, AppMasterLimits
+from hrm.core.appmaster.application_master import AppMasterCore
+from hrm.core.appmaster.appmaster_limits import AppMasterLimits
 from hrm.core.appmaster.lifecycle import (
     APPMASTER,
     APPMASTER_CONTAINER,

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 import hrm
-from hrm.core.appmaster.application_master import AppMasterCore, AppMasterLimits
+from hrm.core.appmaster.application_master import AppMasterCore
+from hrm.core.appmaster.appmaster_limits import AppMasterLimits
 from hrm.core.master.exclusion import CONFIRM_S, ExclusionTracker
 from hrm.core.master.explain import explain_past
 from hrm.core.messages import appmaster as am

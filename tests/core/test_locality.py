@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hrm.core.appmaster.application_master import AppMasterCore, AppMasterLimits
+from hrm.core.appmaster.application_master import AppMasterCore
+from hrm.core.appmaster.appmaster_limits import AppMasterLimits
 from hrm.core.master.explain import explain
 from hrm.core.messages import events as e
 from hrm.core.messages.appmaster import (

@@ -47,6 +47,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import InitVar, dataclass, field, replace
 
+from hrm.core.appmaster.appmaster_limits import AppMasterLimits
 from hrm.core.appmaster.lifecycle import (
     APPMASTER,
     APPMASTER_CONTAINER,
@@ -87,9 +88,7 @@ from hrm.core.vocabulary.event_table import Lifecycle
 from hrm.core.vocabulary.model import ApplicationState
 from hrm.core.vocabulary.wakefulness import Wakefulness
 
-__all__ = ["FAILURES_SETTING", "AppMasterCore", "AppMasterLimits"]
-
-FAILURES_SETTING = "spark.hrm.executor.maxFailures"
+__all__ = ["AppMasterCore"]
 
 _SEEN = {
     Phase.REQUESTED: ExecutorHappening.SEEN_REQUESTED,
@@ -102,37 +101,6 @@ _FEWER = "Spark requests fewer executors"
 _LATE_S = 1.0
 _TICK_S = 0.5
 """How often it needs a tick while it waits for a message of the master, to detect its own sleep."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AppMasterLimits:
-    """The bounds of failure handling.
-
-    Attributes:
-        failures_max: failures within the window that end the application
-            (``spark.hrm.executor.maxFailures``); 0: twice the highest target, at least 3.
-        failures_window_s: age at which a failure is forgotten
-            (``spark.hrm.executor.failures.validityInterval``).
-        failures_setting: the name under which the user has set ``failures_max``.
-        backoff_s: first pause before executors that ended are replaced
-            (``spark.hrm.executor.retry.delay``).
-        backoff_max_s: the longest such pause (``spark.hrm.executor.retry.delayMax``).
-        locality_wait_s: how long an executor may wait for capacity near its data
-            (``spark.hrm.locality.wait``).
-        settled_s: an executor that ran this long shows that its profile can run: the back-off
-            starts again from ``backoff_s``.
-        confirm_s: time that a master has to find a running executor again, when it is of a new
-            epoch or the executor was adopted.
-    """
-
-    failures_max: int = 0
-    failures_window_s: float = 3600.0
-    failures_setting: str = FAILURES_SETTING
-    backoff_s: float = 0.1
-    backoff_max_s: float = 10.0
-    locality_wait_s: float = 3.0
-    settled_s: float = 60.0
-    confirm_s: float = 30.0
 
 
 @dataclass(slots=True)

@@ -10,7 +10,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from hrm.core.appmaster.application_master import AppMasterCore, AppMasterLimits
+from hrm.core.appmaster.application_master import AppMasterCore
+from hrm.core.appmaster.appmaster_limits import AppMasterLimits
 from hrm.core.messages import appmaster as am
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
