@@ -179,7 +179,8 @@ def test_exceptions_are_those_that_there_are() -> None:
         assert built[message] == {module}
     assert built.keys() >= ENVELOPES
     for message in OF_A_DRIVER:
-        assert built[message] == {"wire/appmaster.py", "wire/codec.py"}
+        checked = built[message] - {"wire/appmaster.py"}
+        assert checked in ({"wire/codec.py"}, {"wire/driver_reports.py"}), message
 
 
 SECOND = """

@@ -29,7 +29,8 @@ __all__ = ["BUGS", "trainings"]
 
 def trainings(seed: int, *, resizes_per_minute: int = 60) -> Plan:
     """Nothing fails. On two nodes a model that learns no more, a gang of such, one that becomes a
-    stream while it has a limit, one that requests more after that, and one that reports nothing."""
+    stream while it has a limit, one that requests more after that, and one that reports
+    nothing, which comes last and wants more than there is."""
     limits = Limits(nodes=2, applications=0, horizon_s=20.0, without=frozenset({*KINDS, *TRAITS}))
     plan = draw(seed, limits)
     unit = ResourceUnit(unit_id=NO_UNIT, capacity=Resources(10, 16_384), run_limit=10)
@@ -52,7 +53,7 @@ def trainings(seed: int, *, resizes_per_minute: int = 60) -> Plan:
         app("gang", (0.0, 4), gang_min=3),
         app("turns", (0.0, 3), declared=None, classes=((6.0, "STREAM"),)),
         app("more", (0.0, 3), (8.0, 6)),
-        app("silent", (0.0, 12), training=(), work_s=150.0),
+        app("silent", (0.0, 30), training=(), work_s=300.0, start_s=2.0),
     )
     bounds = replace(
         plan.bounds, elastic_period_s=1.0, elastic_resizes_per_minute=resizes_per_minute
