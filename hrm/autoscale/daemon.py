@@ -22,6 +22,7 @@ from hrm import rpc, tls
 from hrm.autoscale.feed import MasterFeed
 from hrm.autoscale.files import ForecastFiles, KeptHistory
 from hrm.autoscale.hook import HookOutcome, HookRunner
+from hrm.autoscale.metrics import PoolMetrics
 from hrm.autoscale.scaler import (
     CallHook,
     DrainNodes,
@@ -55,7 +56,10 @@ def run(settings: AutoscaleSettings) -> int:
     """
     autoscaler = Autoscaler(settings)
     stop = threading.Event()
-    with _signalled(stop):
+    serving = autoscaler.metrics.serving(settings.host, settings.metrics_port)
+    with _signalled(stop), serving as address:
+        if address:
+            log.info("serving metrics", address=address)
         _scale(settings, autoscaler, stop)
     log.info("stopped")
     return 0
@@ -84,8 +88,10 @@ def _scale(settings: AutoscaleSettings, autoscaler: Autoscaler, stop: threading.
         except (PermissionDenied, TlsFailed, InvalidConfig):
             if not been_up:
                 raise
+            autoscaler.metrics.look_failed()
             log.exception("the master refuses")
         except HrmError as error:
+            autoscaler.metrics.look_failed()
             log.warning("the pool cannot be seen", error=error.message)
         stop.wait(settings.interval_s)
 
@@ -133,6 +139,7 @@ class Autoscaler:
             tries=settings.tries,
         )
         self._clock = clock
+        self.metrics = PoolMetrics()
         self._scaler = Scaler(_bounds(settings))
         kept = self._files.read_scaler()
         try:
@@ -154,26 +161,27 @@ class Autoscaler:
             for order in orders:
                 self._carry_out(feed, order)
         finally:
+            self.metrics.looked(sample, self._scaler)
             self._write(now, wanted=self._scaler.wanted(sample))
 
     def _carry_out(self, feed: MasterFeed, order: ScalerOrder) -> None:
         match order:
             case DrainNodes():
                 log.info("nodes leave", nodes=order.names)
-                self._drain(feed, order.names, undo=False)
+                self._drain(feed, order.names, f"hrm autoscale: {order.reason}", undo=False)
             case ReturnNodes():
                 log.info("nodes are back in service", nodes=order.names)
-                self._drain(feed, order.names, undo=True)
+                self._drain(feed, order.names, f"hrm autoscale: {order.reason}", undo=True)
             case CallHook():
                 outcome = self._call(order)
                 for following in self._scaler.hook_ended(outcome.ok, time.time()):
                     self._carry_out(feed, following)
 
-    def _drain(self, feed: MasterFeed, names: tuple[str, ...], *, undo: bool) -> None:
+    def _drain(self, feed: MasterFeed, names: tuple[str, ...], reason: str, *, undo: bool) -> None:
         from hrm.v1.admin_pb2 import DrainNodesRequest
 
         if not self._settings.dry_run:
-            request = DrainNodesRequest(names=names, undo=undo)
+            request = DrainNodesRequest(names=names, undo=undo, reason=reason)
             feed.admin.DrainNodes(request, timeout=CALL_TIMEOUT_S)
 
     def _call(self, call: CallHook) -> HookOutcome:
@@ -189,6 +197,7 @@ class Autoscaler:
             "reason": outcome.reason,
             "failures_in_a_row": self._failures,
         }
+        self.metrics.called(ok=outcome.ok, failures_in_a_row=self._failures)
         tell = log.info if outcome.ok else log.error
         tell("hook", **asdict(call), ok=outcome.ok, why=outcome.reason, tries=outcome.tries)
         return outcome
@@ -256,6 +265,7 @@ def _bounds(settings: AutoscaleSettings) -> ScalerBounds:
         down_after_s=settings.down_after_s,
         cooldown_s=settings.cooldown_s,
         boot_timeout_s=settings.boot_timeout_s,
+        place_after_s=settings.place_after_s,
         retry_s=settings.retry_s,
         retry_max_s=settings.retry_max_s,
         shrink_part=settings.shrink_part,

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from hrm.autoscale.files import KeptHistory
 from hrm.autoscale.scaler import NodeSample, PoolSample
+from hrm.core.tenancy.queue_status import WaitReason
 from hrm.core.vocabulary.history import StateEvent
 from hrm.errors import HrmError
 from hrm.forecast.history import CLOCK_TOLERANCE_S, DemandHistory
@@ -26,8 +27,12 @@ if TYPE_CHECKING:
 
 __all__ = ["MasterFeed", "pool_sample"]
 
+_FOR_PLACE = frozenset({WaitReason.NO_PLACE.value, WaitReason.GANG.value})
+
 PAGES_MAX = 10_000
 KINDS = ("container", "journal")
+WAITING_LIMIT = 20
+"""Applications that wait, of each queue: one without a place is among the first, or will be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +102,9 @@ class MasterFeed:
         ]
         leaves = [
             queue
-            for page in self._pages(self.queues.ListQueues, queues_pb2.ListQueuesRequest())
+            for page in self._pages(
+                self.queues.ListQueues, queues_pb2.ListQueuesRequest(waiting_limit=WAITING_LIMIT)
+            )
             for queue in page.queues
             if queue.is_leaf
         ]
@@ -157,6 +164,8 @@ def pool_sample(
         needed_nodes=_needed(nodes, leaves),
         guaranteed_nodes=_guaranteed(nodes, leaves),
         forecast_nodes=forecast_nodes,
+        waiting=_summed(_waiting(leaf) for leaf in leaves),
+        is_without_place=any(each.reason in _FOR_PLACE for leaf in leaves for each in leaf.waiting),
     )
 
 
@@ -198,17 +207,30 @@ def _capacity(nodes: list[admin_pb2.Node]) -> tuple[float, float, float]:
 def _needed(nodes: list[admin_pb2.Node], leaves: list[queues_pb2.Queue]) -> int:
     """Nodes for what queues use and for what waits in them, as far as their maxima let it start."""
     amounts = [
-        (
-            _within(leaf.used.cores, leaf.pending.cores, leaf.maximum.cores),
-            _within(leaf.used.memory_mib, leaf.pending.memory_mib, leaf.maximum.memory_mib),
-            _within(
-                leaf.used.gpu_memory_mib, leaf.pending.gpu_memory_mib, leaf.maximum.gpu_memory_mib
-            ),
-        )
-        for leaf in leaves
-        for leaf in (_without_relative_maximum(leaf),)
+        (waiting[0] + used.cores, waiting[1] + used.memory_mib, waiting[2] + used.gpu_memory_mib)
+        for waiting, used in ((_waiting(leaf), leaf.used) for leaf in leaves)
     ]
     return _nodes_for(amounts, nodes)
+
+
+def _waiting(leaf: queues_pb2.Queue) -> tuple[float, float, float]:
+    """What waits in a leaf, as far as its maximum lets it start: cores, MiB, MiB of GPUs."""
+    used, pending, most = leaf.used, leaf.pending, _without_relative_maximum(leaf).maximum
+    return (
+        _startable(used.cores, pending.cores, most.cores),
+        _startable(used.memory_mib, pending.memory_mib, most.memory_mib),
+        _startable(used.gpu_memory_mib, pending.gpu_memory_mib, most.gpu_memory_mib),
+    )
+
+
+def _summed(
+    amounts: Iterable[tuple[float, float, float]],
+) -> tuple[float, float, float]:
+    found = [0.0, 0.0, 0.0]
+    for each in amounts:
+        for index, amount in enumerate(each):
+            found[index] += amount
+    return found[0], found[1], found[2]
 
 
 def _without_relative_maximum(leaf: queues_pb2.Queue) -> queues_pb2.Queue:
@@ -227,8 +249,8 @@ def _without_relative_maximum(leaf: queues_pb2.Queue) -> queues_pb2.Queue:
     return found
 
 
-def _within(used: float, pending: float, maximum: float) -> float:
-    return used + min(pending, max(0.0, maximum - used))
+def _startable(used: float, pending: float, maximum: float) -> float:
+    return min(pending, max(0.0, maximum - used))
 
 
 def _guaranteed(nodes: list[admin_pb2.Node], leaves: list[queues_pb2.Queue]) -> int:
@@ -251,12 +273,12 @@ def _is_number(stated: str) -> bool:
 
 
 def _nodes_for(amounts: list[tuple[float, float, float]], nodes: list[admin_pb2.Node]) -> int:
-    """Nodes of the mean size; 0 where none is known, for then nothing can be said."""
+    """Nodes of the mean size; a first one where there is none whose size could be counted in."""
     found = 0
     for index, of_node in enumerate(_capacity(nodes)):
         total = sum(each[index] for each in amounts)
-        if of_node > 0 and total > 0:
-            found = max(found, math.ceil(total / of_node - 1e-9))
+        if total > 0:
+            found = max(found, math.ceil(total / of_node - 1e-9) if of_node > 0 else 1)
     return found
 
 

@@ -2,9 +2,10 @@
 
 A command gets the call as JSON on its standard input and its figures as variables
 (``HRM_WANTED_NODES``, ``HRM_PRESENT_NODES``, ``HRM_REMOVE_NODES`` with commas between the names,
-``HRM_REASON``); it has succeeded if it ends with status 0. A webhook gets the same JSON by POST and
-has succeeded with a status of 200 to 299; redirects are not followed. Both have a time limit, after
-which a command is killed with all of its processes. A try that fails is repeated a few times.
+``HRM_WAITING_CORES`` and so on, ``HRM_REASON``); it has succeeded if it ends with status 0. A
+webhook gets the same JSON by POST and has succeeded with a status of 200 to 299; redirects are not
+followed. Both have a time limit, after which a command is killed with all of its processes. A try
+that fails is repeated a few times.
 """
 
 from __future__ import annotations
@@ -83,6 +84,9 @@ class HookRunner:
             "HRM_WANTED_NODES": str(call.wanted_nodes),
             "HRM_PRESENT_NODES": str(call.present_nodes),
             "HRM_REMOVE_NODES": ",".join(call.remove),
+            "HRM_WAITING_CORES": f"{call.waiting_cores:g}",
+            "HRM_WAITING_MEMORY_MIB": f"{call.waiting_memory_mib:g}",
+            "HRM_WAITING_GPU_MEMORY_MIB": f"{call.waiting_gpu_memory_mib:g}",
             "HRM_REASON": call.reason,
         }
         try:

@@ -4,6 +4,11 @@ Wanted is the largest of what the forecast says, what runs and waits now needs, 
 guaranteed, within the bounds. Up at once. Down only after everything wanted within ``down_after_s``
 was less, a part at a time, and not before ``cooldown_s`` have passed since the last change.
 
+Amounts in sum say little of what fits: executors of 3 cores leave a core of each node of 4. So, if
+something still waits for a place ``place_after_s`` after every node that was asked for has come,
+there is to be one more, up to ``PLACE_TRIES`` times; until then nothing goes. Where that has not
+helped, amounts alone decide again, until the wait has ended: it waits for another kind of node.
+
 Nodes leave in two steps: drained, so that they get nothing new; then, once nothing runs there any
 more, named to the hook. Never drained is a node with a driver or with anything that is not
 understood (``NodeSample.is_protected``), nor the last node in service with executors of a stream.
@@ -23,6 +28,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 __all__ = [
+    "PLACE_TRIES",
     "CallHook",
     "DrainNodes",
     "NodeSample",
@@ -34,6 +40,10 @@ __all__ = [
 ]
 
 
+PLACE_TRIES = 3
+"""Nodes, one after the other, for what waits for a place though amounts in sum suffice."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScalerBounds:
     """Limits of what it may do; times in seconds, ``shrink_part`` of the present target."""
@@ -43,6 +53,7 @@ class ScalerBounds:
     down_after_s: float = 600.0
     cooldown_s: float = 300.0
     boot_timeout_s: float = 600.0
+    place_after_s: float = 60.0
     retry_s: float = 30.0
     retry_max_s: float = 1800.0
     shrink_part: float = 0.2
@@ -70,6 +81,8 @@ class PoolSample:
         guaranteed_nodes: for what queues are guaranteed in numbers; parts of the cluster are
             guaranteed of whatever there is.
         forecast_nodes: for the P90 of the intervals to come; None: there is no forecast.
+        waiting: what waits and may start, by ``needed_nodes``: cores, MiB, MiB of GPUs.
+        is_without_place: something may start by its queue, and no node has a place for it.
     """
 
     now: float
@@ -77,6 +90,8 @@ class PoolSample:
     needed_nodes: int
     guaranteed_nodes: int = 0
     forecast_nodes: int | None = None
+    waiting: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    is_without_place: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +99,7 @@ class DrainNodes:
     """They get nothing new from now on."""
 
     names: tuple[str, ...]
+    reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,18 +107,23 @@ class ReturnNodes:
     """Back into service: they are needed after all, or the hook has failed."""
 
     names: tuple[str, ...]
+    reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallHook:
     """``wanted_nodes``: how many there should be, those included that are drained by anyone and
     are not to be removed now. ``present_nodes``: how many there are, those included that go.
-    ``remove``: nodes that hold nothing and get nothing, to be ended; no other ones may be."""
+    ``remove``: nodes that hold nothing and get nothing, to be ended; no other ones may be.
+    ``waiting_cores`` and so on: what waits, for a hook that chooses among kinds of machines."""
 
     wanted_nodes: int
     present_nodes: int
     remove: tuple[str, ...]
     reason: str
+    waiting_cores: float = 0.0
+    waiting_memory_mib: float = 0.0
+    waiting_gpu_memory_mib: float = 0.0
 
 
 ScalerOrder: TypeAlias = DrainNodes | ReturnNodes | CallHook
@@ -124,6 +145,8 @@ class Scaler:
     _called_at_s: float = float("-inf")
     _retry_at_s: float = float("-inf")
     _retry_s: float = 0.0
+    _unplaced_since_s: float | None = None
+    _place_tries: int = 0
     _open: CallHook | None = None
     _removing: tuple[str, ...] = ()
     _target_before: int = 0
@@ -141,13 +164,20 @@ class Scaler:
         if self._since_s is None or sample.now < self._wanted[-1][0]:  # the clock was set back
             self._since_s, self._wanted = sample.now, deque()
             self._changed_at_s = self._called_at_s = self._retry_at_s = float("-inf")
+            self._unplaced_since_s = None
+        is_for_place = self._tries_for_place(sample, len(in_service))
+        if is_for_place:
+            wanted = max(wanted, min(self.target + 1, self.bounds.nodes_max))
         self._wanted.append((sample.now, wanted))
         while self._wanted[0][0] < sample.now - self.bounds.down_after_s:
             self._wanted.popleft()
         if sample.now < self._retry_at_s:
             return []
         if wanted > self.target:
-            return self._grow(sample, wanted, len(in_service))
+            if is_for_place:
+                self._place_tries += 1
+                self._unplaced_since_s = sample.now
+            return self._grow(sample, wanted, len(in_service), is_for_place=is_for_place)
         orders = self._shrink(sample, in_service)
         return [*orders, *self._call_if_due(sample, len(in_service))]
 
@@ -156,6 +186,17 @@ class Scaler:
         forecast = sample.forecast_nodes or 0
         most = max(forecast, sample.needed_nodes, sample.guaranteed_nodes)
         return min(max(most, self.bounds.nodes_min), self.bounds.nodes_max)
+
+    def _tries_for_place(self, sample: PoolSample, in_service: int) -> bool:
+        """Is one more node to be tried, for what all that have come have no place for?"""
+        assert self.target is not None
+        if not sample.is_without_place:
+            self._unplaced_since_s, self._place_tries = None, 0
+            return False
+        if self._unplaced_since_s is None or in_service < self.target:
+            self._unplaced_since_s = sample.now  # those that are to come may have the place
+        waited = sample.now - self._unplaced_since_s >= self.bounds.place_after_s
+        return waited and self._place_tries < PLACE_TRIES
 
     def hook_ended(self, ok: bool, now: float) -> list[ScalerOrder]:
         """The hook that was called last has ended, well or not."""
@@ -174,25 +215,29 @@ class Scaler:
         if not back:
             return []
         self.target += len(back)  # they are in service again
-        return [ReturnNodes(names=back)]
+        return [ReturnNodes(names=back, reason="the hook that was to remove them has failed")]
 
-    def _grow(self, sample: PoolSample, wanted: int, in_service: int) -> list[ScalerOrder]:
+    def _grow(
+        self, sample: PoolSample, wanted: int, in_service: int, *, is_for_place: bool
+    ) -> list[ScalerOrder]:
         assert self.target is not None
+        forecast = "no" if sample.forecast_nodes is None else str(sample.forecast_nodes)
+        reason = (
+            f"{sample.needed_nodes} needed now, {forecast} forecast, "
+            f"{sample.guaranteed_nodes} guaranteed"
+        )
+        if is_for_place:
+            reason += f", and something waits for a place that none of {in_service} has"
         orders: list[ScalerOrder] = []
         self._target_before = self.target
         back = tuple(self.leaving)[: wanted - self.target]
         if back:
-            orders.append(ReturnNodes(names=back))
+            orders.append(ReturnNodes(names=back, reason=reason))
             for name in back:
                 del self.leaving[name]
             self._target_before += len(back)
         self.target, self._changed_at_s = wanted, sample.now
         if in_service + len(back) < wanted:
-            forecast = "no" if sample.forecast_nodes is None else str(sample.forecast_nodes)
-            reason = (
-                f"{sample.needed_nodes} needed now, {forecast} forecast, "
-                f"{sample.guaranteed_nodes} guaranteed"
-            )
             orders.append(self._call(sample, (), back, reason))
         return orders
 
@@ -203,14 +248,16 @@ class Scaler:
         peak = max(wanted for _, wanted in self._wanted)
         rested = sample.now - self._changed_at_s >= bounds.cooldown_s
         observed = sample.now - self._since_s >= bounds.down_after_s
-        if peak >= target or not rested or not observed:
+        hopes = sample.is_without_place and self._place_tries < PLACE_TRIES
+        if peak >= target or hopes or not rested or not observed:
             return []
         lowest = max(peak, target - max(1, int(bounds.shrink_part * target)))
         self.target, self._changed_at_s = lowest, sample.now
         going = _that_may_go(in_service, len(in_service) - lowest)
         self.target = max(lowest, len(in_service) - len(going))
         self.leaving |= dict.fromkeys(going)
-        return [DrainNodes(names=going)] if going else []
+        reason = f"{peak} wanted at most within {bounds.down_after_s:g} s, of {len(in_service)}"
+        return [DrainNodes(names=going, reason=reason)] if going else []
 
     def _call_if_due(self, sample: PoolSample, in_service: int) -> list[ScalerOrder]:
         """Nodes that are empty go; and what was asked for and has not happened is asked for
@@ -248,6 +295,9 @@ class Scaler:
             present_nodes=len(sample.nodes),
             remove=remove,
             reason=reason,
+            waiting_cores=sample.waiting[0],
+            waiting_memory_mib=sample.waiting[1],
+            waiting_gpu_memory_mib=sample.waiting[2],
         )
         return self._open
 

@@ -435,6 +435,7 @@ def node_drain(
             help="Containers there migrate their data to others within this time, and end.",
         ),
     ] = 0.0,
+    reason: Annotated[str, typer.Option(help="Why, for the nodes' events.")] = "",
     master: MasterOption = None,
     output: OutputOption = Output.TABLE,
     timeout: TimeoutOption = TIMEOUT_S,
@@ -445,7 +446,7 @@ def node_drain(
     if undo and move:
         raise errors.InvalidRequest("--undo and --move exclude each other; leave one of them out")
     with _hint("hrm nodes lists them"), client.connect(master) as connection:
-        request = DrainNodesRequest(names=names, undo=undo, move_within_s=move)
+        request = DrainNodesRequest(names=names, undo=undo, move_within_s=move, reason=reason)
         response = connection.admin.DrainNodes(request, timeout=timeout)
     show(response, output, lambda render: render.nodes_table(response.nodes))
     if not undo:

@@ -8,7 +8,7 @@ from pydantic import Field, field_validator
 from pydantic_settings import SettingsConfigDict
 
 from hrm.address import DEFAULT_HOST, DEFAULT_PORT
-from hrm.config.sources import ClientSettings, MasterAddress
+from hrm.config.sources import ClientSettings, ListenHost, MasterAddress
 
 __all__ = ["AutoscaleSettings"]
 
@@ -20,6 +20,14 @@ class AutoscaleSettings(ClientSettings):
     table: ClassVar[str] = "autoscale"
 
     master: MasterAddress = f"{DEFAULT_HOST}:{DEFAULT_PORT}"
+    host: ListenHost = Field(default=DEFAULT_HOST, description="address of metrics_port")
+    metrics_port: int | None = Field(
+        default=None,
+        ge=0,
+        le=65535,
+        description="port of metrics for Prometheus, at /metrics: HTTP without a token; 0: any "
+        "free; empty: none",
+    )
     command: str = Field(
         default="",
         description="what adds and removes machines: a command and its arguments, no shell; it "
@@ -68,6 +76,13 @@ class AutoscaleSettings(ClientSettings):
         ge=10,
         le=86_400,
         description="time after which nodes that have not come are asked for again",
+    )
+    place_after_s: float = Field(
+        default=60.0,
+        ge=10,
+        le=86_400,
+        description="how long something waits for a place that no node has, with all nodes that "
+        "were asked for there, before one more is asked for",
     )
     retry_s: float = Field(
         default=30.0,

@@ -349,14 +349,16 @@ class ChangePriorityRequest(_message.Message):
     def __init__(self, application_id: _Optional[str] = ..., steps: _Optional[int] = ...) -> None: ...
 
 class DrainNodesRequest(_message.Message):
-    __slots__ = ("names", "undo", "move_within_s")
+    __slots__ = ("names", "undo", "move_within_s", "reason")
     NAMES_FIELD_NUMBER: _ClassVar[int]
     UNDO_FIELD_NUMBER: _ClassVar[int]
     MOVE_WITHIN_S_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
     names: _containers.RepeatedScalarFieldContainer[str]
     undo: bool
     move_within_s: float
-    def __init__(self, names: _Optional[_Iterable[str]] = ..., undo: bool = ..., move_within_s: _Optional[float] = ...) -> None: ...
+    reason: str
+    def __init__(self, names: _Optional[_Iterable[str]] = ..., undo: bool = ..., move_within_s: _Optional[float] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class BindNodeRequest(_message.Message):
     __slots__ = ("name", "mode", "bound_cores", "reserve_cores")

@@ -106,6 +106,7 @@ def to_drain(request: pb.DrainNodesRequest, call_id: int, now: float) -> e.Drain
         nodes=tuple(NodeName(name) for name in request.names),
         undo=request.undo,
         move_within_s=move_within_s,
+        reason=codec.to_text(request.reason, "reason"),
     )
 
 

@@ -42,6 +42,7 @@ class ScaledMaster(
         self.pending_cores = 0.0
         self.queues_of = {"app": "root.etl"}
         self.drains: list[tuple[tuple[str, ...], bool]] = []
+        self.reasons: list[str] = []
 
     def GetCluster(self, request: Any, context: Any) -> admin_pb2.Cluster:  # noqa: N802
         return admin_pb2.Cluster(epoch=self.epoch, started_at_s=self.started_at_s)
@@ -66,6 +67,7 @@ class ScaledMaster(
 
     def DrainNodes(self, request: Any, context: Any) -> admin_pb2.ListNodesResponse:  # noqa: N802
         self.drains.append((tuple(request.names), request.undo))
+        self.reasons.append(request.reason)
         state = common_pb2.NODE_STATE_ALIVE if request.undo else common_pb2.NODE_STATE_DRAINING
         for name in request.names:
             self.nodes[name].state = state

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from hrm.autoscale.feed import MasterFeed
 from hrm.autoscale.files import ForecastFiles, KeptHistory
 from hrm.autoscale.hook import HookRunner
 from hrm.config import AutoscaleSettings
-from hrm.errors import InvalidConfig, PermissionDenied
+from hrm.errors import InvalidConfig, PermissionDenied, Unavailable
 from hrm.forecast.history import DemandHistory
 from hrm.forecast.steps import HOUR
 from tests.autoscale.master import ScaledMaster, feed_of, served
@@ -69,6 +70,7 @@ def test_what_is_not_needed_is_drained_first_and_then_named(
     subject = autoscaler(files)
     subject.tick(feed, T0)
     assert master.drains == [(("n1",), False)]
+    assert master.reasons == ["hrm autoscale: 1 wanted at most within 0 s, of 3"]
     assert files.read_scaler()["last_call"] == {}
     subject.tick(feed, T0 + 30)
     assert files.read_scaler()["last_call"]["call"]["remove"] == ["n1"]
@@ -150,6 +152,43 @@ def test_without_enough_history_what_waits_decides_alone(
     state = files.read_scaler()
     assert "needs 48" in state["why_no_forecast"]
     assert state["last_call"]["call"]["wanted_nodes"] == 5
+
+
+def test_metrics_have_what_it_decides_and_how_its_hook_ends(
+    master: ScaledMaster, feed: MasterFeed, files: ForecastFiles
+) -> None:
+    subject = autoscaler(files, command="false")
+    with subject.metrics.serving("127.0.0.1", 0) as address:
+        assert "hrm_autoscale_nodes_" not in _read(address)  # nothing is known yet
+        master.pending_cores = 20.0
+        subject.tick(feed, T0)
+        subject.metrics.look_failed()
+        page = _read(address)
+    for line in (
+        "hrm_autoscale_nodes_wanted 5.0",
+        "hrm_autoscale_nodes_target 3.0",  # the hook has failed
+        "hrm_autoscale_nodes_in_service 3.0",
+        'hrm_autoscale_hook_calls_total{outcome="failed"} 1.0',
+        "hrm_autoscale_hook_failures_in_a_row 1.0",
+        'hrm_autoscale_looks_total{outcome="succeeded"} 1.0',
+        'hrm_autoscale_looks_total{outcome="failed"} 1.0',
+    ):
+        assert line in page.splitlines()
+    assert "nodes_forecast" not in page
+
+
+def test_a_port_of_metrics_that_is_taken_is_named(files: ForecastFiles) -> None:
+    subject = autoscaler(files)
+    with subject.metrics.serving("127.0.0.1", 0) as address:
+        port = int(address.split(":")[2].removesuffix("/metrics"))
+        taken = pytest.raises(Unavailable, match=rf"127\.0\.0\.1:{port}.*--metrics-port")
+        with taken, subject.metrics.serving("127.0.0.1", port):
+            raise AssertionError("it is served twice")
+
+
+def _read(address: str) -> str:
+    with urllib.request.urlopen(address, timeout=10) as response:
+        return str(response.read().decode())
 
 
 @pytest.mark.parametrize(

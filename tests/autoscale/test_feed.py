@@ -91,4 +91,26 @@ def test_guarantees_in_numbers_count_and_parts_of_the_cluster_do_not() -> None:
         leaf(stated_guaranteed="25%", guaranteed=3),
     ]
     assert pool_sample(1.0, nodes, [], leaves, None).guaranteed_nodes == 3
-    assert pool_sample(1.0, [], [], leaves, None).guaranteed_nodes == 0
+    assert pool_sample(1.0, [], [], leaves[1:], None).guaranteed_nodes == 0
+
+
+def test_a_pool_of_no_nodes_begins_with_one_that_tells_what_a_node_has() -> None:
+    assert pool_sample(1.0, [], [], [leaf()], None).needed_nodes == 0
+    assert pool_sample(1.0, [], [], [leaf(pending=90)], None).needed_nodes == 1
+
+
+def test_a_first_node_with_a_gpu_is_needed_though_none_has_any() -> None:
+    wanting = leaf()
+    wanting.pending.gpu_memory_mib = wanting.maximum.gpu_memory_mib = 4096
+    sample = pool_sample(1.0, [node("n1")], [], [wanting], None)
+    assert (sample.needed_nodes, sample.waiting) == (1, (0.0, 0.0, 4096.0))
+
+
+def test_what_waits_for_a_place_is_known_from_what_queues_say_of_it() -> None:
+    nodes = [node("n1"), node("n2")]
+    waiting = leaf(used=6, pending=3, stated_maximum="8", maximum=8)
+    assert pool_sample(1.0, nodes, [], [waiting], None).waiting == (2.0, 0.0, 0.0)
+    for reason, is_unplaced in (("no-place", True), ("gang", True), ("user-limit", False)):
+        del waiting.waiting[:]
+        waiting.waiting.add(application_id="a", reason=reason)
+        assert pool_sample(1.0, nodes, [], [waiting], None).is_without_place is is_unplaced

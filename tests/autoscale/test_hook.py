@@ -18,7 +18,10 @@ import pytest
 from hrm.autoscale.hook import HookRunner
 from hrm.autoscale.scaler import CallHook
 
-CALL = CallHook(wanted_nodes=7, present_nodes=5, remove=("n1", "n 2"), reason="9 needed now")
+CALL = CallHook(
+    wanted_nodes=7, present_nodes=5, remove=("n1", "n 2"), reason="9 needed now",
+    waiting_cores=6.5, waiting_memory_mib=8192.0, waiting_gpu_memory_mib=0.0,
+)  # fmt: skip
 Eventually = Callable[..., object]
 
 
@@ -45,11 +48,14 @@ def test_a_command_gets_the_call_twice_and_no_shell(tmp_path: Path) -> None:
     document, arguments, variables = json.loads(found.read_text())
     assert document == {
         "wanted_nodes": 7, "present_nodes": 5, "remove": ["n1", "n 2"], "reason": "9 needed now",
+        "waiting_cores": 6.5, "waiting_memory_mib": 8192.0, "waiting_gpu_memory_mib": 0.0,
     }  # fmt: skip
     assert arguments == ["one argument"]
     assert variables["HRM_WANTED_NODES"] == "7"
     assert variables["HRM_PRESENT_NODES"] == "5"
     assert variables["HRM_REMOVE_NODES"] == "n1,n 2"
+    assert variables["HRM_WAITING_CORES"] == "6.5"
+    assert variables["HRM_WAITING_MEMORY_MIB"] == "8192"
 
 
 def test_a_command_that_fails_is_tried_again_and_its_words_are_kept(tmp_path: Path) -> None:

@@ -43,11 +43,13 @@ class Pool:
             name = f"n{self.count:03}"
             self.nodes[name] = NodeSample(name=name, **more)
 
-    def step(self, needed: int, forecast: int | None = None, guaranteed: int = 0) -> None:
+    def step(
+        self, needed: int, forecast: int | None = None, guaranteed: int = 0, **more: Any
+    ) -> None:
         self.now += STEP_S
         sample = PoolSample(
             now=self.now, nodes=tuple(self.nodes.values()), needed_nodes=needed,
-            guaranteed_nodes=guaranteed, forecast_nodes=forecast,
+            guaranteed_nodes=guaranteed, forecast_nodes=forecast, **more,
         )  # fmt: skip
         for order in self.scaler.sampled(sample):
             self._carry_out(order)
@@ -200,6 +202,41 @@ def test_nodes_that_do_not_come_are_asked_for_again_after_a_while() -> None:
     assert [call.wanted_nodes for call in subject.calls] == [9, 9, 9]
 
 
+def test_what_waits_for_a_place_gets_one_node_after_the_other_and_then_no_more() -> None:
+    """Executors of 3 cores on nodes of 4: in sum five nodes suffice, and one waits all the same."""
+    subject = pool()
+    sizes = []
+    for _ in range(60):
+        subject.step(needed=5, is_without_place=True, waiting=(3.0, 1024.0, 0.0))
+        sizes.append(subject.open)
+    assert sizes[:8] == [5, 5, 6, 6, 7, 7, 8, 8]  # each time a minute after all have come
+    assert max(sizes) == 8 and sizes[-1] == 5  # it helped nobody, and they have gone again
+    first = subject.calls[0]
+    assert "waits for a place that none of 5 has" in first.reason
+    assert (first.waiting_cores, first.waiting_memory_mib) == (3.0, 1024.0)
+    subject.step(needed=5)
+    for _ in range(3):
+        subject.step(needed=5, is_without_place=True)
+    assert subject.open == 6  # a wait that has ended is forgotten
+
+
+def test_while_a_node_more_may_help_none_goes() -> None:
+    subject = pool(6, replace(BOUNDS, down_after_s=0, cooldown_s=0))
+    for _ in range(3):
+        subject.step(needed=3, is_without_place=True)
+    assert subject.open == 7 and subject.drained == []
+    subject.step(needed=3)
+    assert subject.drained == ["n001"]
+
+
+def test_nodes_that_were_asked_for_and_have_not_come_are_waited_for_first() -> None:
+    subject = pool()
+    subject.boots = False
+    for _ in range(15):
+        subject.step(needed=8, is_without_place=True)
+    assert [call.wanted_nodes for call in subject.calls] == [8]
+
+
 def test_drains_of_an_administrator_are_left_alone() -> None:
     subject = pool(4)
     subject.nodes["n001"] = replace(subject.nodes["n001"], is_open=False)
@@ -235,20 +272,23 @@ def test_a_clock_that_is_set_back_stops_nothing() -> None:
 
 
 @given(
-    st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40), st.booleans()), max_size=120),
+    st.lists(
+        st.tuples(st.integers(0, 40), st.integers(0, 40), st.booleans(), st.booleans()),
+        max_size=120,
+    ),
     st.integers(0, 3),
 )
 def test_whatever_happens_bounds_and_protected_nodes_hold(
-    ticks: list[tuple[int, int, bool]], protected: int
+    ticks: list[tuple[int, int, bool, bool]], protected: int
 ) -> None:
     subject = pool(4)
     subject.add(protected, is_protected=True, containers=1)
     began = set(list(subject.nodes)[4:])
-    for needed, forecast, works in ticks:
+    for needed, forecast, works, unplaced in ticks:
         subject.hook_works = works
         subject.now += 200  # time for every rule
         before = len(subject.calls)
-        subject.step(needed=needed, forecast=forecast)
+        subject.step(needed=needed, forecast=forecast, is_without_place=unplaced)
         assert len(subject.calls) <= before + 1
         assert subject.open >= BOUNDS.nodes_min
         assert len(subject.nodes) <= BOUNDS.nodes_max

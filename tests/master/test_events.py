@@ -384,6 +384,20 @@ async def test_one_that_clears_a_node_ends_its_exclusion(tmp_path: Path) -> None
         assert moves[-1].reason.endswith(": returned to service")
 
 
+async def test_a_drain_and_a_return_are_recorded_with_their_reasons(tmp_path: Path) -> None:
+    async with running(tmp_path) as master:
+        await lived(master)
+        for undo, reason in ((False, "new kernel"), (True, "it is up"), (False, "")):
+            call = admin_pb2.DrainNodesRequest(names=["n1"], undo=undo, reason=reason)
+            await master.admin.DrainNodes(call, timeout=TIMEOUT_S)
+        moves, _ = await read(master, node="n1", kinds=("node",))
+        assert [(x.to_state, x.reason) for x in moves][-3:] == [
+            ("draining", "new kernel"),
+            ("alive", "it is up"),
+            ("draining", "a drain was requested"),
+        ]
+
+
 async def test_why_is_reported_after_the_master_has_forgotten(tmp_path: Path) -> None:
     async def why(master: Running, app: str) -> Any:
         request = admin_pb2.ExplainApplicationRequest(application_id=app)

@@ -30,6 +30,8 @@ from hrm.core.vocabulary.transitions import NodeHappening
 
 __all__ = ["Drains"]
 
+_RETURNED = "returned to service"
+
 
 class Drains:
     """``drained``: all and only the names under drain, in the order in which they were ordered. A
@@ -60,12 +62,12 @@ class Drains:
                 return
         for name in event.nodes:
             if event.undo:
-                self._undo(name, event.now)
-                self.master_state.exclusions.clear(name, event.now, "returned to service")
+                self._undo(name, event.now, event.reason)
+                self.master_state.exclusions.clear(name, event.now, _RETURNED)
                 self._try_admitted(event.now)
             else:
                 node = self.master_state.nodes[name]
-                self._drain(node, event.now)
+                self._drain(node, event.now, event.reason)
                 if event.move_within_s:
                     self.moving[name] = event.move_within_s
                     for container in node.containers.values():
@@ -82,11 +84,11 @@ class Drains:
             for name in gone[: max(0, len(gone) - kept)]:
                 self._undo(name, now)
 
-    def _drain(self, node: Node, now: float) -> None:
+    def _drain(self, node: Node, now: float, reason: str) -> None:
         if node.name not in self.drained:
             self.drained[node.name] = None
             self.master_state.out.append(c.RememberDrain(node=node.name))
-        node.life.take(NodeHappening.DRAIN_ORDERED, now, "a drain was requested")
+        node.life.take(NodeHappening.DRAIN_ORDERED, now, reason or "a drain was requested")
         self.set_open(node, False)
         self.return_waiters(node, now)
 
@@ -100,14 +102,14 @@ class Drains:
             node, container, cause, reason, now, grace_s=grace_s, decommission=True
         )
 
-    def _undo(self, name: NodeName, now: float) -> None:
+    def _undo(self, name: NodeName, now: float, reason: str = "") -> None:
         self.moving.pop(name, None)
         if name in self.drained:
             del self.drained[name]
             self.master_state.out.append(c.ForgetDrain(node=name))
         node = self.master_state.nodes.get(name)
         undone = NodeHappening.DRAIN_UNDONE
-        if node is not None and node.life.take(undone, now, "returned to service"):
+        if node is not None and node.life.take(undone, now, reason or _RETURNED):
             self.set_open(node, True)
             self.placement.capacity_freed(now)
 

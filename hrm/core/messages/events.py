@@ -293,12 +293,13 @@ class PriorityRequested(Event):
 @record
 class DrainRequested(Event):
     """``move_within_s``: what runs there hands over its data within this time, and ends; 0: it runs
-    on to its own end."""
+    on to its own end. ``reason``: for the nodes' events."""
 
     call_id: int
     nodes: tuple[NodeName, ...]
     undo: bool = False
     move_within_s: float = 0.0
+    reason: str = ""
 
 
 @record
