@@ -23,7 +23,8 @@ from hrm.autoscale.feed import MasterFeed
 from hrm.autoscale.files import ForecastFiles, KeptHistory
 from hrm.autoscale.hook import HookOutcome, HookRunner
 from hrm.autoscale.metrics import PoolMetrics
-from hrm.autoscale.scaler import (
+from hrm.config import AutoscaleSettings
+from hrm.core.pool.scaler import (
     CallHook,
     DrainNodes,
     ReturnNodes,
@@ -31,7 +32,6 @@ from hrm.autoscale.scaler import (
     ScalerBounds,
     ScalerOrder,
 )
-from hrm.config import AutoscaleSettings
 from hrm.errors import HrmError, InvalidConfig, InvalidRequest, PermissionDenied, TlsFailed
 from hrm.forecast.history import CLOCK_TOLERANCE_S
 from hrm.forecast.pool import PoolBounds
@@ -160,6 +160,9 @@ class Autoscaler:
         try:
             for order in orders:
                 self._carry_out(feed, order)
+        except BaseException:
+            self._scaler.interrupted()
+            raise
         finally:
             self.metrics.looked(sample, self._scaler)
             self._write(now, wanted=self._scaler.wanted(sample))

@@ -24,7 +24,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from hrm.autoscale.scaler import CallHook
+from hrm.core.pool.scaler import CallHook
 
 __all__ = ["HookOutcome", "HookRunner"]
 

@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, start_http_serv
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from hrm.autoscale.scaler import PoolSample, Scaler
+from hrm.core.pool.scaler import PoolSample, Scaler
 from hrm.errors import Unavailable
 
 __all__ = ["PoolMetrics"]

@@ -43,6 +43,7 @@ class ScaledMaster(
         self.queues_of = {"app": "root.etl"}
         self.drains: list[tuple[tuple[str, ...], bool]] = []
         self.reasons: list[str] = []
+        self.refuses_drains = False
 
     def GetCluster(self, request: Any, context: Any) -> admin_pb2.Cluster:  # noqa: N802
         return admin_pb2.Cluster(epoch=self.epoch, started_at_s=self.started_at_s)
@@ -66,6 +67,8 @@ class ScaledMaster(
         return admin_pb2.ListApplicationsResponse(applications=found)
 
     def DrainNodes(self, request: Any, context: Any) -> admin_pb2.ListNodesResponse:  # noqa: N802
+        if self.refuses_drains:
+            context.abort(grpc.StatusCode.NOT_FOUND, "no such node")
         self.drains.append((tuple(request.names), request.undo))
         self.reasons.append(request.reason)
         state = common_pb2.NODE_STATE_ALIVE if request.undo else common_pb2.NODE_STATE_DRAINING

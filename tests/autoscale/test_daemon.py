@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 
 from hrm.autoscale.daemon import Autoscaler, run
@@ -94,7 +95,22 @@ def test_a_hook_that_fails_or_hangs_gives_nodes_back_and_is_reported(
     state = files.read_scaler()
     assert state["last_call"]["ok"] is False
     assert reason in state["last_call"]["reason"]
-    assert state["scaler"] == {"target": 3, "leaving": []}
+    assert state["scaler"] == {"target": 3, "leaving": [], "removed": {}}
+
+
+def test_a_drain_that_fails_is_repeated_and_ends_nothing(
+    master: ScaledMaster, feed: MasterFeed, files: ForecastFiles
+) -> None:
+    subject = autoscaler(files)
+    subject.tick(feed, T0)
+    master.pending_cores, master.refuses_drains = 20.0, True
+    with pytest.raises(grpc.RpcError, match="no such node"):  # n1 was to return to service
+        subject.tick(feed, T0 + 30)
+    assert files.read_scaler()["scaler"]["target"] == 2
+    master.refuses_drains = False
+    subject.tick(feed, T0 + 60)
+    assert master.drains[-1] == (("n1",), True)
+    assert files.read_scaler()["last_call"]["call"]["wanted_nodes"] == 5
 
 
 def test_a_dry_run_touches_nothing(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from hrm.autoscale.feed import pool_sample
-from hrm.autoscale.scaler import NodeSample
+from hrm.autoscale.feed import pool_application, pool_leaf, pool_node
+from hrm.core.pool.sample import pool_sample
+from hrm.core.pool.scaler import NodeSample, PoolSample
 from hrm.v1 import admin_pb2, common_pb2, node_pb2, queues_pb2
 
 BATCH, STREAM = common_pb2.WORKLOAD_CLASS_BATCH, common_pb2.WORKLOAD_CLASS_STREAM
@@ -44,10 +45,19 @@ def leaf(
     )
 
 
+def sample_of(
+    nodes: list[admin_pb2.Node],
+    applications: list[admin_pb2.Application],
+    leaves: list[queues_pb2.Queue],
+) -> PoolSample:
+    given = map(pool_node, nodes), map(pool_application, applications), map(pool_leaf, leaves)
+    return pool_sample(1.0, *given, None)
+
+
 def nodes_of(
     nodes: list[admin_pb2.Node], applications: list[admin_pb2.Application]
 ) -> dict[str, NodeSample]:
-    sample = pool_sample(1.0, nodes, applications, [], None)
+    sample = sample_of(nodes, applications, [])
     return {each.name: each for each in sample.nodes}
 
 
@@ -73,7 +83,7 @@ def test_needed_is_what_is_held_and_what_waits_within_maxima_in_numbers() -> Non
     nodes = [node("n1"), node("n2")]
 
     def needed(*leaves: queues_pb2.Queue) -> int:
-        return pool_sample(1.0, nodes, [], list(leaves), None).needed_nodes
+        return sample_of(nodes, [], list(leaves)).needed_nodes
 
     assert needed() == 0
     assert needed(leaf(used=5)) == 2
@@ -90,27 +100,27 @@ def test_guarantees_in_numbers_count_and_parts_of_the_cluster_do_not() -> None:
         leaf(stated_guaranteed="9", guaranteed=9),
         leaf(stated_guaranteed="25%", guaranteed=3),
     ]
-    assert pool_sample(1.0, nodes, [], leaves, None).guaranteed_nodes == 3
-    assert pool_sample(1.0, [], [], leaves[1:], None).guaranteed_nodes == 0
+    assert sample_of(nodes, [], leaves).guaranteed_nodes == 3
+    assert sample_of([], [], leaves[1:]).guaranteed_nodes == 0
 
 
 def test_a_pool_of_no_nodes_begins_with_one_that_tells_what_a_node_has() -> None:
-    assert pool_sample(1.0, [], [], [leaf()], None).needed_nodes == 0
-    assert pool_sample(1.0, [], [], [leaf(pending=90)], None).needed_nodes == 1
+    assert sample_of([], [], [leaf()]).needed_nodes == 0
+    assert sample_of([], [], [leaf(pending=90)]).needed_nodes == 1
 
 
 def test_a_first_node_with_a_gpu_is_needed_though_none_has_any() -> None:
     wanting = leaf()
     wanting.pending.gpu_memory_mib = wanting.maximum.gpu_memory_mib = 4096
-    sample = pool_sample(1.0, [node("n1")], [], [wanting], None)
+    sample = sample_of([node("n1")], [], [wanting])
     assert (sample.needed_nodes, sample.waiting) == (1, (0.0, 0.0, 4096.0))
 
 
 def test_what_waits_for_a_place_is_known_from_what_queues_say_of_it() -> None:
     nodes = [node("n1"), node("n2")]
     waiting = leaf(used=6, pending=3, stated_maximum="8", maximum=8)
-    assert pool_sample(1.0, nodes, [], [waiting], None).waiting == (2.0, 0.0, 0.0)
+    assert sample_of(nodes, [], [waiting]).waiting == (2.0, 0.0, 0.0)
     for reason, is_unplaced in (("no-place", True), ("gang", True), ("user-limit", False)):
         del waiting.waiting[:]
         waiting.waiting.add(application_id="a", reason=reason)
-        assert pool_sample(1.0, nodes, [], [waiting], None).is_without_place is is_unplaced
+        assert sample_of(nodes, [], [waiting]).is_without_place is is_unplaced

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from hrm.autoscale.hook import HookRunner
-from hrm.autoscale.scaler import CallHook
+from hrm.core.pool.scaler import CallHook
 
 CALL = CallHook(
     wanted_nodes=7, present_nodes=5, remove=("n1", "n 2"), reason="9 needed now",

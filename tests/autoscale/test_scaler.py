@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hrm.autoscale.scaler import (
+from hrm.core.pool.scaler import (
     CallHook,
     DrainNodes,
     NodeSample,
@@ -35,6 +35,8 @@ class Pool:
     drained: list[str] = field(default_factory=list)
     hook_works: bool = True
     boots: bool = True
+    ends: bool = True
+    ending: set[str] = field(default_factory=set)
     count: int = 0
 
     def add(self, count: int, **more: Any) -> None:
@@ -69,10 +71,13 @@ class Pool:
                 for name in order.remove:
                     assert not self.nodes[name].containers and not self.nodes[name].is_open
                 if self.hook_works:
-                    for name in order.remove:
-                        del self.nodes[name]
+                    self.ending |= set(order.remove)
+                    if self.ends:
+                        for name in order.remove:
+                            del self.nodes[name]
                     if self.boots:
-                        self.add(max(0, order.wanted_nodes - len(self.nodes)))
+                        stay = len(self.nodes.keys() - self.ending)
+                        self.add(max(0, order.wanted_nodes - stay))
                 for following in self.scaler.hook_ended(self.hook_works, self.now):
                     self._carry_out(following)
 
@@ -235,6 +240,70 @@ def test_nodes_that_were_asked_for_and_have_not_come_are_waited_for_first() -> N
     for _ in range(15):
         subject.step(needed=8, is_without_place=True)
     assert [call.wanted_nodes for call in subject.calls] == [8]
+
+
+def test_a_node_that_the_hook_is_ending_does_not_come_back_with_the_demand() -> None:
+    subject = pool(5)
+    subject.ends = False  # machines take a while to end
+    for _ in range(25):
+        subject.step(needed=2)
+    (going,) = subject.calls[0].remove
+    subject.step(needed=6)
+    assert not subject.nodes[going].is_open
+    assert subject.calls[-1].wanted_nodes == 6 and subject.open == 6
+
+
+def test_a_machine_that_comes_under_the_name_of_one_that_was_removed_gets_containers() -> None:
+    """A drain holds for a name; without it the new machine would stand drained for ever."""
+    subject = pool(5)
+    for _ in range(25):
+        subject.step(needed=2)
+    (gone,) = subject.calls[0].remove
+    subject.boots = False
+    subject.step(needed=5)
+    subject.nodes[gone] = NodeSample(name=gone, is_open=False)
+    subject.step(needed=5)
+    assert subject.open == 5 and subject.nodes[gone].is_open
+
+
+def test_one_that_comes_back_unasked_leaves_again() -> None:
+    subject = pool(5)
+    for _ in range(25):
+        subject.step(needed=2)
+    (gone,) = subject.calls[0].remove
+    subject.nodes[gone] = NodeSample(name=gone, is_open=False)
+    subject.step(needed=2)
+    assert subject.calls[-1].remove == (gone,) and gone not in subject.nodes
+
+
+def test_a_hook_that_says_that_it_removed_and_has_not_is_called_again_after_a_while() -> None:
+    subject = pool(5)
+    subject.ends = False
+    for _ in range(80):
+        subject.step(needed=2)
+    calls = [call.remove for call in subject.calls]
+    assert calls[0][0] in calls[-1]
+    assert len(calls) <= 6  # three nodes, one after the other, and again each ten minutes
+
+
+def test_what_an_administrator_returns_to_service_stays_there_for_a_while() -> None:
+    subject = pool(0)
+    subject.add(5, containers=1)
+    for _ in range(25):
+        subject.step(needed=2)
+    (drained,) = subject.drained
+    subject.nodes[drained] = replace(subject.nodes[drained], is_open=True)
+    subject.step(needed=2)
+    assert subject.nodes[drained].is_open and subject.scaler.leaving == {}
+
+
+def test_nodes_that_others_have_added_go_too() -> None:
+    subject = pool(3)
+    subject.step(needed=3)
+    subject.add(4)
+    for _ in range(60):
+        subject.step(needed=3)
+    assert subject.open == 3
 
 
 def test_drains_of_an_administrator_are_left_alone() -> None:

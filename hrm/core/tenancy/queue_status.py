@@ -11,7 +11,10 @@ from hrm.core.tenancy.queue_tree import Governed
 from hrm.core.vocabulary.model import ApplicationId, ContainerId, Resources
 from hrm.core.vocabulary.priority_class import PriorityClass
 
-__all__ = ["ClassCount", "QueueStatus", "QueueWait", "Supposed", "Supposition", "WaitReason"]
+__all__ = [
+    "WITHOUT_PLACE", "ClassCount", "QueueStatus", "QueueWait", "Supposed", "Supposition",
+    "WaitReason",
+]  # fmt: skip
 
 
 class WaitReason(enum.Enum):
@@ -28,6 +31,10 @@ class WaitReason(enum.Enum):
     NO_PLACE = "no-place"
     AT_NODE = "at-node"
     RECOVERING = "recovering"
+
+
+WITHOUT_PLACE = frozenset({WaitReason.NO_PLACE, WaitReason.GANG})
+"""It may start by its queue, and there is no place for it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,9 @@ helped, amounts alone decide again, until the wait has ended: it waits for anoth
 Nodes leave in two steps: drained, so that they get nothing new; then, once nothing runs there any
 more, named to the hook. Never drained is a node with a driver or with anything that is not
 understood (``NodeSample.is_protected``), nor the last node in service with executors of a stream.
+One that leaves comes back if it is needed; not one whose removal the hook has taken on, for its
+machine may end at any moment. A drain holds for a name: a machine that comes under one that was
+removed before is returned to service if it is needed, and otherwise leaves again.
 
 A hook that fails changes nothing: the target is what it was, nodes that were to go are back in
 service, and it is called again after a pause that doubles. Nodes that were asked for and have not
@@ -29,6 +32,7 @@ from typing import Any, TypeAlias
 
 __all__ = [
     "PLACE_TRIES",
+    "REMOVED_MAX",
     "CallHook",
     "DrainNodes",
     "NodeSample",
@@ -39,6 +43,8 @@ __all__ = [
     "ScalerOrder",
 ]
 
+
+REMOVED_MAX = 1_000
 
 PLACE_TRIES = 3
 """Nodes, one after the other, for what waits for a place though amounts in sum suffice."""
@@ -134,11 +140,14 @@ class Scaler:
     """Attributes:
     target: nodes that there should be in service; None before the first sample.
     leaving: nodes that this scaler has drained; an administrator's drains are none of them.
+    removed: nodes whose removal the hook has taken on, the latest ``REMOVED_MAX``; True: they
+        have been seen no more since.
     """
 
     bounds: ScalerBounds
     target: int | None = None
     leaving: dict[str, None] = field(default_factory=dict)
+    removed: dict[str, bool] = field(default_factory=dict)
     _wanted: deque[tuple[float, int]] = field(default_factory=deque)
     _since_s: float | None = None
     _changed_at_s: float = float("-inf")
@@ -148,19 +157,19 @@ class Scaler:
     _unplaced_since_s: float | None = None
     _place_tries: int = 0
     _open: CallHook | None = None
-    _removing: tuple[str, ...] = ()
     _target_before: int = 0
+    _before: tuple[int | None, dict[str, None]] = field(default=(None, {}))
 
     def sampled(self, sample: PoolSample) -> list[ScalerOrder]:
         """What is to be done now, in order. A ``CallHook`` is the last of it; its outcome comes as
         ``hook_ended`` before the next sample."""
         assert self._open is None, "the outcome of the last call is missing"
-        present = {node.name: node for node in sample.nodes}
-        self.leaving = {name: None for name in self.leaving if name in present}
+        self._follow(sample)
         in_service = [node for node in sample.nodes if node.is_open]
         wanted = self.wanted(sample)
         if self.target is None:
             self.target = len(in_service)
+        self._before = self.target, dict(self.leaving)
         if self._since_s is None or sample.now < self._wanted[-1][0]:  # the clock was set back
             self._since_s, self._wanted = sample.now, deque()
             self._changed_at_s = self._called_at_s = self._retry_at_s = float("-inf")
@@ -180,6 +189,18 @@ class Scaler:
             return self._grow(sample, wanted, len(in_service), is_for_place=is_for_place)
         orders = self._shrink(sample, in_service)
         return [*orders, *self._call_if_due(sample, len(in_service))]
+
+    def _follow(self, sample: PoolSample) -> None:
+        """What has become of nodes that were to go. One that an administrator has returned to
+        service is as any other."""
+        closed = {node.name for node in sample.nodes if not node.is_open}
+        present = {node.name for node in sample.nodes}
+        again = [name for name, is_gone in self.removed.items() if is_gone and name in closed]
+        self.leaving = {name: None for name in (*self.leaving, *again) if name in closed}
+        kept = (x for x in self.removed.items() if x[0] in closed or x[0] not in present)
+        self.removed = {
+            name: is_gone or name not in present for name, is_gone in kept if name not in again
+        }
 
     def wanted(self, sample: PoolSample) -> int:
         """Nodes that there should be, without regard to what has been before."""
@@ -205,17 +226,29 @@ class Scaler:
         self._called_at_s = now
         if ok:
             self._retry_s, self._retry_at_s = 0.0, float("-inf")
+            for name in call.remove:
+                self.leaving.pop(name, None)
+                self.removed[name] = False
+            while len(self.removed) > REMOVED_MAX:
+                del self.removed[next(iter(self.removed))]
             return []
         self.target = self._target_before
         doubled = min(self.bounds.retry_max_s, max(self.bounds.retry_s, 2 * self._retry_s))
         self._retry_s, self._retry_at_s = doubled, now + doubled
         back = tuple(name for name in call.remove if name in self.leaving)
-        for name in back:
-            del self.leaving[name]
         if not back:
             return []
+        for name in back:
+            del self.leaving[name]
         self.target += len(back)  # they are in service again
         return [ReturnNodes(names=back, reason="the hook that was to remove them has failed")]
+
+    def interrupted(self) -> None:
+        """The latest orders were not carried out to their end: a call of the master has failed. The
+        next sample shows how far they went."""
+        self._open = None
+        self.target, leaving = self._before
+        self.leaving = {**leaving, **self.leaving}
 
     def _grow(
         self, sample: PoolSample, wanted: int, in_service: int, *, is_for_place: bool
@@ -246,12 +279,13 @@ class Scaler:
         bounds, target = self.bounds, self.target
         assert target is not None and self._since_s is not None
         peak = max(wanted for _, wanted in self._wanted)
+        size = max(target, len(in_service))  # others may have added some
         rested = sample.now - self._changed_at_s >= bounds.cooldown_s
         observed = sample.now - self._since_s >= bounds.down_after_s
         hopes = sample.is_without_place and self._place_tries < PLACE_TRIES
-        if peak >= target or hopes or not rested or not observed:
+        if peak >= size or hopes or not rested or not observed:
             return []
-        lowest = max(peak, target - max(1, int(bounds.shrink_part * target)))
+        lowest = max(peak, size - max(1, int(bounds.shrink_part * size)))
         self.target, self._changed_at_s = lowest, sample.now
         going = _that_may_go(in_service, len(in_service) - lowest)
         self.target = max(lowest, len(in_service) - len(going))
@@ -261,18 +295,23 @@ class Scaler:
 
     def _call_if_due(self, sample: PoolSample, in_service: int) -> list[ScalerOrder]:
         """Nodes that are empty go; and what was asked for and has not happened is asked for
-        again."""
+        again. Where nodes are missing, those that leave come back."""
         target = self.target
         assert target is not None
+        back = tuple(self.leaving)[: max(0, target - in_service)]
+        if back:
+            for name in back:
+                del self.leaving[name]
+            why = f"{in_service} are in service, of {target} that there should be"
+            return [ReturnNodes(names=back, reason=why)]
+        late = sample.now - self._called_at_s >= self.bounds.boot_timeout_s
+        going = {*self.leaving, *self.removed} if late else self.leaving
         empty = tuple(
             node.name
             for node in sample.nodes
-            if node.name in self.leaving and not node.is_open and not node.containers
+            if node.name in going and not (node.is_open or node.containers)
         )
-        late = sample.now - self._called_at_s >= self.bounds.boot_timeout_s
-        is_missing = in_service < target and late
-        is_new = bool(empty) and (late or empty != self._removing)
-        if not (is_missing or is_new):
+        if not empty and not (in_service < target and late):
             return []
         self._target_before = target
         reason = f"{len(empty)} drained and empty" if empty else "nodes have not come in time"
@@ -283,13 +322,8 @@ class Scaler:
     ) -> CallHook:
         """``back``: nodes that are in service again by an order before it."""
         assert self.target is not None
-        self._removing = remove
-        kept = sum(
-            (node.name in self.leaving or not node.is_open)
-            and node.name not in remove
-            and node.name not in back
-            for node in sample.nodes
-        )
+        others = {*remove, *back, *self.removed}
+        kept = sum(not node.is_open and node.name not in others for node in sample.nodes)
         self._open = CallHook(
             wanted_nodes=self.target + kept,
             present_nodes=len(sample.nodes),
@@ -304,7 +338,9 @@ class Scaler:
     # --- over restarts ------------------------------------------------------------------------
 
     def as_json(self) -> dict[str, Any]:
-        return {"target": self.target, "leaving": list(self.leaving)}
+        return {
+            "target": self.target, "leaving": list(self.leaving), "removed": dict(self.removed),
+        }  # fmt: skip
 
     def restore(self, document: Mapping[str, Any]) -> None:
         """Take over from an earlier process.
@@ -313,9 +349,12 @@ class Scaler:
             ValueError: the document is none.
         """
         target, leaving = document.get("target"), document.get("leaving", [])
-        if not (target is None or isinstance(target, int)) or not isinstance(leaving, list):
+        removed = document.get("removed", {})
+        is_whole = isinstance(leaving, list) and isinstance(removed, dict)
+        if not (target is None or isinstance(target, int)) or not is_whole:
             raise ValueError("it is no state of a scaler")
         self.target = target
+        self.removed = {str(name): bool(is_gone) for name, is_gone in removed.items()}
         self.leaving = dict.fromkeys(str(name) for name in leaving)
 
 
