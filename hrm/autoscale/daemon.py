@@ -160,10 +160,9 @@ class Autoscaler:
         try:
             for order in orders:
                 self._carry_out(feed, order)
-        except BaseException:
-            self._scaler.interrupted()
-            raise
+            self._scaler.carried_out()
         finally:
+            self._scaler.interrupted()
             self.metrics.looked(sample, self._scaler)
             self._write(now, wanted=self._scaler.wanted(sample))
 

@@ -19,6 +19,7 @@ from hrm.core.pool.sample import (
 from hrm.core.pool.scaler import PoolSample
 from hrm.core.tenancy.queue_status import WITHOUT_PLACE
 from hrm.core.vocabulary.history import StateEvent
+from hrm.core.vocabulary.model import ApplicationId
 from hrm.errors import HrmError
 from hrm.forecast.history import CLOCK_TOLERANCE_S, DemandHistory
 
@@ -56,10 +57,9 @@ class MasterFeed:
         Raises:
             grpc.RpcError: a call has failed; what had been read before it is in ``kept``.
         """
-        from hrm.v1.admin_pb2 import GetClusterRequest
         from hrm.v1.events_pb2 import WatchEventsRequest
 
-        cluster = self.admin.GetCluster(GetClusterRequest(), timeout=self.timeout_s)
+        cluster = self._cluster()
         remark = ""
         if not kept.is_of(cluster.epoch, cluster.started_at_s):
             remark = "the kept history was of another cluster at this address; it begins again"
@@ -82,6 +82,7 @@ class MasterFeed:
         """The pool as it is now; raises grpc.RpcError."""
         from hrm.v1 import admin_pb2, common_pb2, queues_pb2
 
+        first = self._cluster()
         nodes = [
             node
             for page in self._pages(self.admin.ListNodes, admin_pb2.ListNodesRequest())
@@ -111,13 +112,23 @@ class MasterFeed:
             for queue in page.queues
             if queue.is_leaf
         ]
+        last = self._cluster()
         return pool_sample(
             now,
             map(pool_node, nodes),
             map(pool_application, applications),
             map(pool_leaf, leaves),
             forecast_nodes,
+            is_complete=first.epoch == last.epoch and not (first.incomplete or last.incomplete),
         )
+
+    def _cluster(self) -> admin_pb2.Cluster:
+        from hrm.v1.admin_pb2 import GetClusterRequest
+
+        cluster: admin_pb2.Cluster = self.admin.GetCluster(
+            GetClusterRequest(), timeout=self.timeout_s
+        )
+        return cluster
 
     def _queues_of_applications(self) -> dict[str, str]:
         from hrm.v1.admin_pb2 import ListApplicationsRequest
@@ -162,12 +173,17 @@ def pool_application(application: admin_pb2.Application) -> PoolApplication:
 
     elsewhere = (common_pb2.CONTAINER_STATE_ENDED, common_pb2.CONTAINER_STATE_PENDING)
     return PoolApplication(
-        name=application.application_id,
+        name=ApplicationId(application.application_id),
         is_batch=application.workload_class == common_pb2.WORKLOAD_CLASS_BATCH,
         executors=Counter(
             container.node
             for container in application.containers
             if container.node and container.state not in elsewhere
+        ),
+        running_on=frozenset(
+            container.node
+            for container in application.containers
+            if container.state == common_pb2.CONTAINER_STATE_RUNNING
         ),
     )
 

@@ -24,6 +24,7 @@ from hrm.sim.actors.driver import Driver
 from hrm.sim.actors.machine_actor import MachineActor
 from hrm.sim.actors.master import MasterProcess
 from hrm.sim.actors.pipeline_clients import PipelineClients
+from hrm.sim.actors.pool_scaler import PoolScaler
 from hrm.sim.actors.scheduler_process import RemoteSchedulerProcess
 from hrm.sim.actors.sleepers import MASTER, ProcessClock, Sleepers
 from hrm.sim.actors.submitters import Submitters
@@ -83,8 +84,9 @@ class World:
         for outside in self.remote_schedulers:
             outside.start()
         rates = {x: y for x, y in plan.rates.items() if x not in KINDS_OF_WORKERS or plan.pipelines}
-        if not plan.faults and not any(rates.values()):
+        if not plan.faults and not any(rates.values()) and plan.scaling is None:
             self.oracle.quiet_since_s = self.begin_s
+        self.pool_scaler = PoolScaler(self)
         self._backup: VirtualDisk | None = None
         self._strikes: dict[str, Callable[[TimedFault], bool]] = {
             "partition": self._partition,
@@ -254,6 +256,7 @@ class World:
         self.oracle.quiet_since_s = self.clock.now
         self.log.emit("world", "faults stop")
         self.network.faults_stopped()
+        self.pool_scaler.faults_stopped()
         self.master.disk.slow_until_s = 0.0
         self.master.disk.full_until_s = 0.0
         self._restart_master()
@@ -366,7 +369,7 @@ class World:
         return was_up
 
     def _come_back(self, machine: MachineActor, with_disk: bool) -> None:
-        if machine.name not in self.gone:
+        if machine.name not in self.gone | self.pool_scaler.removed:
             machine.come_back(with_disk=with_disk)
 
     def _node_loss(self, fault: TimedFault) -> bool:
@@ -524,6 +527,7 @@ class World:
         move_within_s = 4.0 * fault.size if fault.pick * len(self.machines) % 1.0 < 0.5 else 0.0
         self._ask_drain(name, undo=False, move_within_s=move_within_s)
         self.clock.after(0.5 + 6.0 * fault.size, lambda: self._ask_drain(name, undo=True))
+        self.pool_scaler.returned[name] = self.clock.now
         return True
 
     def _slow_disk(self, fault: TimedFault) -> bool:

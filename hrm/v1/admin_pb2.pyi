@@ -13,7 +13,7 @@ class GetClusterRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class Cluster(_message.Message):
-    __slots__ = ("version", "epoch", "started_at_s", "address", "nodes_alive", "nodes_draining", "nodes_lost", "capacity", "free", "applications_live", "applications_ended", "containers_running", "containers_waiting", "containers_pending", "schedulers", "lease", "claims_committed", "claims_queued", "claims_aborted", "paused", "run_time_errors", "recovery", "calls_refused")
+    __slots__ = ("version", "epoch", "started_at_s", "address", "nodes_alive", "nodes_draining", "nodes_lost", "capacity", "free", "applications_live", "applications_ended", "containers_running", "containers_waiting", "containers_pending", "schedulers", "lease", "claims_committed", "claims_queued", "claims_aborted", "paused", "run_time_errors", "recovery", "calls_refused", "incomplete")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     STARTED_AT_S_FIELD_NUMBER: _ClassVar[int]
@@ -37,6 +37,7 @@ class Cluster(_message.Message):
     RUN_TIME_ERRORS_FIELD_NUMBER: _ClassVar[int]
     RECOVERY_FIELD_NUMBER: _ClassVar[int]
     CALLS_REFUSED_FIELD_NUMBER: _ClassVar[int]
+    INCOMPLETE_FIELD_NUMBER: _ClassVar[int]
     version: str
     epoch: int
     started_at_s: float
@@ -60,7 +61,8 @@ class Cluster(_message.Message):
     run_time_errors: RunTimeErrors
     recovery: Recovery
     calls_refused: int
-    def __init__(self, version: _Optional[str] = ..., epoch: _Optional[int] = ..., started_at_s: _Optional[float] = ..., address: _Optional[str] = ..., nodes_alive: _Optional[int] = ..., nodes_draining: _Optional[int] = ..., nodes_lost: _Optional[int] = ..., capacity: _Optional[_Union[_common_pb2.Resources, _Mapping]] = ..., free: _Optional[_Union[_common_pb2.Resources, _Mapping]] = ..., applications_live: _Optional[int] = ..., applications_ended: _Optional[int] = ..., containers_running: _Optional[int] = ..., containers_waiting: _Optional[int] = ..., containers_pending: _Optional[int] = ..., schedulers: _Optional[_Iterable[_Union[Scheduler, _Mapping]]] = ..., lease: _Optional[_Union[Lease, _Mapping]] = ..., claims_committed: _Optional[int] = ..., claims_queued: _Optional[int] = ..., claims_aborted: _Optional[int] = ..., paused: _Optional[str] = ..., run_time_errors: _Optional[_Union[RunTimeErrors, _Mapping]] = ..., recovery: _Optional[_Union[Recovery, _Mapping]] = ..., calls_refused: _Optional[int] = ...) -> None: ...
+    incomplete: bool
+    def __init__(self, version: _Optional[str] = ..., epoch: _Optional[int] = ..., started_at_s: _Optional[float] = ..., address: _Optional[str] = ..., nodes_alive: _Optional[int] = ..., nodes_draining: _Optional[int] = ..., nodes_lost: _Optional[int] = ..., capacity: _Optional[_Union[_common_pb2.Resources, _Mapping]] = ..., free: _Optional[_Union[_common_pb2.Resources, _Mapping]] = ..., applications_live: _Optional[int] = ..., applications_ended: _Optional[int] = ..., containers_running: _Optional[int] = ..., containers_waiting: _Optional[int] = ..., containers_pending: _Optional[int] = ..., schedulers: _Optional[_Iterable[_Union[Scheduler, _Mapping]]] = ..., lease: _Optional[_Union[Lease, _Mapping]] = ..., claims_committed: _Optional[int] = ..., claims_queued: _Optional[int] = ..., claims_aborted: _Optional[int] = ..., paused: _Optional[str] = ..., run_time_errors: _Optional[_Union[RunTimeErrors, _Mapping]] = ..., recovery: _Optional[_Union[Recovery, _Mapping]] = ..., calls_refused: _Optional[int] = ..., incomplete: bool = ...) -> None: ...
 
 class Recovery(_message.Message):
     __slots__ = ("nodes_known", "nodes_back", "ends_in_s", "may_lack_nodes")

@@ -166,6 +166,7 @@ def from_cluster(core: MasterCore, now: float, **agent_error: Any) -> pb.Cluster
             master_state.estimate_errors.summary(), learned=len(master_state.run_times.rows)
         ),
         recovery=_from_recovery(core, now) if master_state.recovering else None,
+        incomplete=not master_state.sees_all(now),
         **agent_error,
     )
 

@@ -36,6 +36,7 @@ class ScaledMaster(
     def __init__(self) -> None:
         self.epoch = 1
         self.started_at_s = 1000.0
+        self.incomplete = False
         self.journal: list[StateEvent] = []
         self.trimmed = 0
         self.nodes = {name: node(name) for name in ("n1", "n2", "n3")}
@@ -46,7 +47,9 @@ class ScaledMaster(
         self.refuses_drains = False
 
     def GetCluster(self, request: Any, context: Any) -> admin_pb2.Cluster:  # noqa: N802
-        return admin_pb2.Cluster(epoch=self.epoch, started_at_s=self.started_at_s)
+        return admin_pb2.Cluster(
+            epoch=self.epoch, started_at_s=self.started_at_s, incomplete=self.incomplete
+        )
 
     def ListNodes(self, request: Any, context: Any) -> admin_pb2.ListNodesResponse:  # noqa: N802
         """A page a node."""

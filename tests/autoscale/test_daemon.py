@@ -113,6 +113,18 @@ def test_a_drain_that_fails_is_repeated_and_ends_nothing(
     assert files.read_scaler()["last_call"]["call"]["wanted_nodes"] == 5
 
 
+def test_while_nodes_come_back_to_a_restarted_master_nothing_is_done(
+    master: ScaledMaster, feed: MasterFeed, files: ForecastFiles
+) -> None:
+    subject = autoscaler(files)
+    master.pending_cores, master.incomplete = 20.0, True
+    subject.tick(feed, T0)
+    assert files.read_scaler()["last_call"] == {} and master.drains == []
+    master.incomplete = False
+    subject.tick(feed, T0 + 30)
+    assert files.read_scaler()["last_call"]["call"]["wanted_nodes"] == 5
+
+
 def test_a_dry_run_touches_nothing(
     master: ScaledMaster, feed: MasterFeed, files: ForecastFiles
 ) -> None:

@@ -69,9 +69,10 @@ def test_batch_may_be_drained_and_nodes_of_streams_are_known() -> None:
 
 
 def test_a_driver_and_whatever_is_not_understood_stays() -> None:
-    """Drivers are no containers of an application that is listed: only their node counts them."""
-    found = nodes_of([node("n1", 2), node("n2", 1)], [application("b", ["n1", "n2"])])
-    assert (found["n1"].is_protected, found["n2"].is_protected) == (True, False)
+    """A driver is listed like an application, whose container it is."""
+    listed = [application("b", ["n1", "n2"]), application("driver-20260101000000-0001", ["n1"])]
+    found = nodes_of([node("n1", 2), node("n2", 1), node("n3", 1)], listed)
+    assert [name for name, each in found.items() if each.is_protected] == ["n1", "n3"]
 
 
 def test_nodes_that_are_drained_are_not_in_service() -> None:

@@ -266,6 +266,21 @@ def test_a_machine_that_comes_under_the_name_of_one_that_was_removed_gets_contai
     assert subject.open == 5 and subject.nodes[gone].is_open
 
 
+def test_nodes_that_leave_are_known_again_after_the_master_has_not_known_them() -> None:
+    """While a master recovers, nodes come one by one."""
+    subject = pool(0)
+    subject.add(5, containers=1)
+    for _ in range(25):
+        subject.step(needed=2)
+    (drained,) = subject.drained
+    nodes, subject.nodes = subject.nodes, {}
+    subject.boots = False
+    subject.step(needed=2)
+    subject.nodes = nodes
+    subject.step(needed=2)
+    assert list(subject.scaler.leaving) == [drained]
+
+
 def test_one_that_comes_back_unasked_leaves_again() -> None:
     subject = pool(5)
     for _ in range(25):

@@ -23,6 +23,7 @@ from tests.sim.planted import (
     nodes,
     pipelines,
     platforms,
+    pool,
     priorities,
     queue_plans,
     queues,
@@ -58,16 +59,20 @@ from tests.sim.planted.plans import (
 
 SEEDS = range(150)
 LIMITS = (
-    Limits(without=frozenset({"yielding", "pipelines", "priorities", "training"})),
-    Limits(without=frozenset({"submissions", "yielding", "pipelines", "priorities", "training"})),
+    Limits(without=frozenset({"yielding", "pipelines", "priorities", "training", "scaling"})),
+    Limits(
+        without=frozenset(
+            {"submissions", "yielding", "pipelines", "priorities", "training", "scaling"}
+        )
+    ),
 )
 """One of the bugs is rare if the nodes are full of drivers; those of what yields and of classes
 have plans."""
-PLAIN = Limits(without=frozenset({"queues", "yielding", "pipelines", "training"}))
+PLAIN = Limits(without=frozenset({"queues", "yielding", "pipelines", "training", "scaling"}))
 """What the seeds below meant when they found something."""
 MODULES = (
     *(scheduling, gangs, nodes, masters, turns, gpus, drivers, queues, platforms, yielding),
-    *(pipelines, priorities, elasticity),
+    *(pipelines, priorities, elasticity, pool),
 )
 BUGS = [bug for module in MODULES for bug in module.BUGS]
 
@@ -150,7 +155,10 @@ CAUGHT_UNDER: dict[Callable[[pytest.MonkeyPatch], None], Plan] = {
     gangs.gangs_behind_any_smaller: behind_a_labelled_gang(0),
     scheduling.exclusions_of_all_alike: behind_an_excluded_job(0),
     gangs.gang_of_one_size: draw(
-        1597, Limits(without=frozenset({"labels", "queues", "yielding", "pipelines", "training"}))
+        1597,
+        Limits(
+            without=frozenset({"labels", "queues", "yielding", "pipelines", "training", "scaling"})
+        ),
     ),
     scheduling.units_of_one_node_are_one: beside_a_free_gpu(0),
     gpus.gpu_granted_twice: gpu_rivals(0, preemption=True),
@@ -199,6 +207,11 @@ CAUGHT_UNDER: dict[Callable[[pytest.MonkeyPatch], None], Plan] = {
     elasticity.ended_and_elastic: elasticity.trainings(0),
     elasticity.streams_are_limited: elasticity.trainings(0),
     elasticity.resized_at_every_report: elasticity.trainings(0, resizes_per_minute=2),
+    pool.drivers_are_drained: pool.few_wanted(0),
+    pool.busy_machines_are_removed: pool.few_wanted(0),
+    pool.the_only_node_of_a_stream_goes: pool.few_wanted(0),
+    pool.drained_and_forgotten: draw(146, Limits()),
+    pool.incomplete_is_complete: draw(646, Limits()),
     pipelines.end_of_an_old_attempt: pipelines.cut_workers(0),
     pipelines.tasks_of_a_lost_worker: pipelines.busy_workers(0),
     pipelines.placed_though_it_came_back: pipelines.busy_workers(0),

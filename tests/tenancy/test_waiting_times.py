@@ -101,3 +101,11 @@ def test_a_queue_takes_bounded_memory() -> None:
     for number, each in enumerate(np.exp(random.uniform(-20, 20, 30_000)).tolist()):
         waits.add(each, number / 10_000)
     assert len(waits._bins) <= 210
+
+
+def test_it_is_read_before_the_clock_of_the_reader_has_begun() -> None:
+    waits = WaitingTimes(600.0)
+    for _ in range(20):
+        waits.add(3.0, 1e6)
+    found = summary(waits, 0.0)
+    assert (found.starts, found.p50_s) == (20.0, pytest.approx(3.0, rel=RELATIVE_ERROR))

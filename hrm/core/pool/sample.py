@@ -1,7 +1,7 @@
 """What of a cluster's state says how many nodes it needs, and which of them must stay.
 
-A node is *protected* from being drained if it holds anything that is no executor of an application
-that is listed, such as a driver: what is not understood is not moved.
+A node is *protected* from being drained if it holds anything that is no executor of a live
+application: a driver, or what is not understood.
 
 Amounts are cores, MiB, and MiB of GPUs, and are divided by those of the mean node: how many nodes
 of which kind there should be, only who provides machines can say.
@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from hrm.core.pool.scaler import NodeSample, PoolSample
+from hrm.core.vocabulary.model import ApplicationId, is_driver
 
 __all__ = ["Amount", "PoolApplication", "PoolLeaf", "PoolNode", "pool_sample"]
 
@@ -36,11 +37,13 @@ class PoolNode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolApplication:
-    """A live application. ``executors``: how many hold or await something of which node."""
+    """A live application, or a driver on a node. ``executors``: how many containers of it hold or
+    await something of which node. ``running_on``: where any of them runs."""
 
-    name: str
+    name: ApplicationId
     is_batch: bool
     executors: Mapping[str, int]
+    running_on: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,15 +77,19 @@ def pool_sample(
     applications: Iterable[PoolApplication],
     leaves: Iterable[PoolLeaf],
     forecast_nodes: int | None,
+    *,
+    is_complete: bool = True,
 ) -> PoolSample:
-    """The cluster as a scaler sees it."""
+    """The cluster as a scaler sees it. ``is_complete``: all that runs is known."""
     nodes, leaves = list(nodes), list(leaves)
     understood: Counter[str] = Counter()
     streams: dict[str, set[str]] = {}
     for application in applications:
+        if is_driver(application.name):
+            continue
         understood.update(application.executors)
         if not application.is_batch:
-            for node in application.executors:
+            for node in application.running_on:
                 streams.setdefault(node, set()).add(application.name)
     startable = _sum(leaf.startable for leaf in leaves)
     return PoolSample(
@@ -101,6 +108,7 @@ def pool_sample(
         guaranteed_nodes=_nodes_for(_sum(leaf.guaranteed for leaf in leaves), nodes),
         forecast_nodes=forecast_nodes,
         waiting=startable,
+        is_complete=is_complete,
         is_without_place=any(leaf.is_without_place for leaf in leaves),
     )
 

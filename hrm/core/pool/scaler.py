@@ -69,7 +69,7 @@ class ScalerBounds:
 class NodeSample:
     """A node that the master knows and has not lost. ``is_open``: it gets new containers.
     ``containers``: how many it holds. ``is_protected``: it must not be drained. ``streams``: those
-    of which it holds executors."""
+    of which executors run there."""
 
     name: str
     is_open: bool = True
@@ -88,6 +88,7 @@ class PoolSample:
             guaranteed of whatever there is.
         forecast_nodes: for the P90 of the intervals to come; None: there is no forecast.
         waiting: what waits and may start, by ``needed_nodes``: cores, MiB, MiB of GPUs.
+        is_complete: all that runs is known; not so while nodes come back to a restarted master.
         is_without_place: something may start by its queue, and no node has a place for it.
     """
 
@@ -97,6 +98,7 @@ class PoolSample:
     guaranteed_nodes: int = 0
     forecast_nodes: int | None = None
     waiting: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    is_complete: bool = True
     is_without_place: bool = False
 
 
@@ -140,8 +142,8 @@ class Scaler:
     """Attributes:
     target: nodes that there should be in service; None before the first sample.
     leaving: nodes that this scaler has drained; an administrator's drains are none of them.
-    removed: nodes whose removal the hook has taken on, the latest ``REMOVED_MAX``; True: they
-        have been seen no more since.
+    removed: nodes whose removal the hook has taken on, and those that leave and are not seen, as
+        after a restart of the master; the latest ``REMOVED_MAX``; True: not seen since.
     """
 
     bounds: ScalerBounds
@@ -158,12 +160,14 @@ class Scaler:
     _place_tries: int = 0
     _open: CallHook | None = None
     _target_before: int = 0
-    _before: tuple[int | None, dict[str, None]] = field(default=(None, {}))
+    _before: tuple[int | None, dict[str, None]] | None = None
 
     def sampled(self, sample: PoolSample) -> list[ScalerOrder]:
-        """What is to be done now, in order. A ``CallHook`` is the last of it; its outcome comes as
-        ``hook_ended`` before the next sample."""
+        """What is to be done now, in order; nothing while the sample is incomplete. A ``CallHook``
+        is the last of it; its outcome comes as ``hook_ended`` before the next sample."""
         assert self._open is None, "the outcome of the last call is missing"
+        if not sample.is_complete:
+            return []
         self._follow(sample)
         in_service = [node for node in sample.nodes if node.is_open]
         wanted = self.wanted(sample)
@@ -196,11 +200,16 @@ class Scaler:
         closed = {node.name for node in sample.nodes if not node.is_open}
         present = {node.name for node in sample.nodes}
         again = [name for name, is_gone in self.removed.items() if is_gone and name in closed]
+        away = [name for name in self.leaving if name not in present]
         self.leaving = {name: None for name in (*self.leaving, *again) if name in closed}
-        kept = (x for x in self.removed.items() if x[0] in closed or x[0] not in present)
+        followed = {**self.removed, **dict.fromkeys(away, True)}
         self.removed = {
-            name: is_gone or name not in present for name, is_gone in kept if name not in again
+            name: is_gone or name not in present
+            for name, is_gone in followed.items()
+            if name not in again and (name in closed or name not in present)
         }
+        while len(self.removed) > REMOVED_MAX:
+            del self.removed[next(iter(self.removed))]
 
     def wanted(self, sample: PoolSample) -> int:
         """Nodes that there should be, without regard to what has been before."""
@@ -229,8 +238,6 @@ class Scaler:
             for name in call.remove:
                 self.leaving.pop(name, None)
                 self.removed[name] = False
-            while len(self.removed) > REMOVED_MAX:
-                del self.removed[next(iter(self.removed))]
             return []
         self.target = self._target_before
         doubled = min(self.bounds.retry_max_s, max(self.bounds.retry_s, 2 * self._retry_s))
@@ -243,12 +250,18 @@ class Scaler:
         self.target += len(back)  # they are in service again
         return [ReturnNodes(names=back, reason="the hook that was to remove them has failed")]
 
+    def carried_out(self) -> None:
+        """The latest orders were, to their end."""
+        self._before = None
+
     def interrupted(self) -> None:
-        """The latest orders were not carried out to their end: a call of the master has failed. The
-        next sample shows how far they went."""
-        self._open = None
-        self.target, leaving = self._before
-        self.leaving = {**leaving, **self.leaving}
+        """If the latest orders were not carried out to their end: a call of the master has failed.
+        The next sample shows how far they went."""
+        if self._before is not None:
+            self._open = None
+            self.target, leaving = self._before
+            self.leaving = {**leaving, **self.leaving}
+            self._before = None
 
     def _grow(
         self, sample: PoolSample, wanted: int, in_service: int, *, is_for_place: bool

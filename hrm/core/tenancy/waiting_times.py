@@ -85,12 +85,13 @@ class WaitingTimes:
         self._bins = {x: y * factor for x, y in self._bins.items() if y * factor > _FORGOTTEN}
 
     def summary(self, now: float) -> WaitSummary | None:
-        """None: nothing has started yet."""
+        """None: nothing has started yet. ``now`` may be before the latest start: a master that has
+        just begun has no tick yet."""
         if self._since_s is None:
             return None
         bins = sorted(self._bins.items())
         weight = sum(count for _, count in bins)
-        starts = weight * 0.5 ** ((now - self._since_s) / self._half_life_s)
+        starts = weight * 0.5 ** (max(0.0, now - self._since_s) / self._half_life_s)
         is_known = starts >= _FEWEST
         p50_s, p90_s, p99_s = (
             _value(bins, x * weight) if is_known else None for x in (0.5, 0.9, 0.99)

@@ -18,6 +18,7 @@ from random import Random
 from hrm.core.master.rounds import AT_ONCE_MAX
 from hrm.core.messages.submissions import SubmissionBounds
 from hrm.core.node.auto_partitioning import AutoBindingRules
+from hrm.core.pool.scaler import ScalerBounds
 from hrm.core.tenancy.queue_rules import QueueRule
 from hrm.core.tenancy.queue_spec import QueueSpec
 from hrm.core.vocabulary.bounds import YIELD_GRACE_S, Bounds
@@ -36,6 +37,7 @@ __all__ = [
     "OtherSize",
     "Plan",
     "RemotePlan",
+    "ScalingPlan",
     "SubmissionPlan",
     "TimedFault",
     "source",
@@ -119,6 +121,7 @@ TRAITS = {
     "packing": 0.3,
     "priorities": 0.5,
     "training": 0.35,
+    "scaling": 0.3,
 }
 """What a run may have in addition to the plain cluster, with its probability."""
 
@@ -270,6 +273,20 @@ class SubmissionPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class ScalingPlan:
+    """A scaler of the pool, which looks every ``interval_s``. ``fails``, ``lies``: that its hook
+    says that it has failed, or has done other than it says; ``takes_s``: for how long it runs at
+    most. ``dies``: that the process has died since the last look."""
+
+    bounds: ScalerBounds
+    interval_s: float
+    fails: float = 0.0
+    lies: float = 0.0
+    dies: float = 0.0
+    takes_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """Everything that is decided before a run begins. ``at_once_max``: how many steps for streams
     fill a turn of the master; few, where streams are to hold up batch. ``queues``: the tree that
@@ -294,6 +311,7 @@ class Plan:
     queue_rules: tuple[QueueRule, ...] = ()
     pipelines: tuple[PipelineClientPlan, ...] = ()
     workload_bounds: WorkloadBounds = WORKLOAD_BOUNDS
+    scaling: ScalingPlan | None = None
 
     def work_s(self) -> float:
         """How long all of it runs if one thing runs after the other, as on the smallest node."""

@@ -46,6 +46,7 @@ from hrm.sim.faults.platforms import with_platforms
 from hrm.sim.faults.priorities import with_priorities
 from hrm.sim.faults.queues import with_queues
 from hrm.sim.faults.rivals import rival_applications, with_rival_gpus
+from hrm.sim.faults.scaling import with_scaling
 from hrm.sim.faults.sizes import fits_whole, with_other_size, with_several_gpus
 from hrm.sim.faults.training import with_training
 from hrm.sim.faults.yielding import with_yielding
@@ -113,6 +114,8 @@ def draw(seed: int, limits: Limits | None = None) -> Plan:
         plan = with_yielding(plan)
     if "pipelines" in traits:
         plan = with_pipelines(plan)
+    if "scaling" in traits:
+        plan = with_scaling(plan)
     if "queues" not in traits:
         return plan
     plan = with_queues(plan)

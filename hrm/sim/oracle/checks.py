@@ -46,6 +46,7 @@ from hrm.sim.oracle.pauses import Pauses
 from hrm.sim.oracle.pipelines import PipelineChecks
 from hrm.sim.oracle.place_keeping import PlaceKeeping, out_of_place
 from hrm.sim.oracle.platforms import PlatformChecks
+from hrm.sim.oracle.pool import PoolChecks
 from hrm.sim.oracle.preemptions import needless_preemptions
 from hrm.sim.oracle.priorities import PriorityChecks
 from hrm.sim.oracle.queues import QueueChecks
@@ -114,6 +115,7 @@ class Oracle:
         self.stop_causes = StopCauses(self.violated)
         self.yielding = YieldingChecks(self.violated)
         self.elasticity = ElasticityChecks(self.violated)
+        self.pool = PoolChecks(self.violated)
 
     def violated(self, what: str) -> None:
         self.found.append(what)
