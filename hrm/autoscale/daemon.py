@@ -157,6 +157,8 @@ class Autoscaler:
         self._renew_forecast(feed, now)
         sample = feed.sample(now, self._forecast_nodes)
         orders = self._scaler.sampled(sample)
+        if orders:
+            self._write(now, wanted=self._scaler.wanted(sample))
         try:
             for order in orders:
                 self._carry_out(feed, order)

@@ -344,6 +344,22 @@ def test_another_process_goes_on_with_what_was_begun() -> None:
         again.restore({"target": "many"})
 
 
+def test_a_process_that_dies_while_it_carries_orders_out_leaves_no_drain_behind() -> None:
+    """What is written before the first order holds both nodes that go and those that come back."""
+    subject = pool(0)
+    subject.add(5, containers=1)
+    for _ in range(25):
+        subject.step(needed=2)
+    (drained,) = subject.drained
+    sample = PoolSample(now=subject.now + 30, nodes=tuple(subject.nodes.values()), needed_nodes=5)
+    (order,) = subject.scaler.sampled(sample)
+    assert order == ReturnNodes(names=(drained,), reason="5 needed now, no forecast, 0 guaranteed")
+    again = Scaler(BOUNDS)
+    again.restore(subject.scaler.as_json())
+    (order,) = again.sampled(replace(sample, now=sample.now + 30))
+    assert isinstance(order, ReturnNodes) and order.names == (drained,)
+
+
 def test_a_clock_that_is_set_back_stops_nothing() -> None:
     subject = pool(10)
     subject.now = 1e9

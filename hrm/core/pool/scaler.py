@@ -351,9 +351,14 @@ class Scaler:
     # --- over restarts ------------------------------------------------------------------------
 
     def as_json(self) -> dict[str, Any]:
+        """What another process needs to go on. While orders are carried out, nodes that were to go
+        before them may go still: to be written then, too, for drains outlive a process."""
+        target, before = self._before or (self.target, {})
         return {
-            "target": self.target, "leaving": list(self.leaving), "removed": dict(self.removed),
-        }  # fmt: skip
+            "target": target,
+            "leaving": list({**before, **self.leaving}),
+            "removed": dict(self.removed),
+        }
 
     def restore(self, document: Mapping[str, Any]) -> None:
         """Take over from an earlier process.

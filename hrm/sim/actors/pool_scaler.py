@@ -41,7 +41,8 @@ _BOOT_S = (0.2, 2.5)
 
 class PoolScaler:
     """``removed``: machines that the hook has ended and not started again. ``returned``: nodes that
-    somebody else has returned to service, and when."""
+    somebody else has returned to service, and when. An impostor may have got any name: what is
+    removed then is the machine whose name it took."""
 
     def __init__(self, world: World) -> None:
         self.removed: set[NodeName] = set()
@@ -82,6 +83,7 @@ class PoolScaler:
         self._look += 1
         sample = _sample(core, world.clock.now)
         orders = self._scaler.sampled(sample)
+        self._written = self._scaler.as_json()
         if orders:
             world.log.emit("scaler", "; ".join(map(str, orders)))
         self._world.oracle.pool.decided(core, self._scaler, orders, self._others_drain(core))
@@ -143,7 +145,7 @@ class PoolScaler:
         machines = {machine.name: machine for machine in world.machines}
         for name in map(NodeName, call.remove):
             machine = machines[name]
-            if name not in self.returned:
+            if name not in self.returned and not world.network.injected["impostor"]:
                 world.oracle.pool.removed(name, machine.processes.values())
             machine.crash()
             self.removed.add(name)
