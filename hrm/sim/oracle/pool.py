@@ -1,6 +1,7 @@
 """Does a scaler of the pool remove, and drain, only what may go?
 
-A machine that its hook is told to remove runs nothing. What it drains holds no driver, nor the last
+A machine that its hook is told to remove runs nothing but what the master has given up, and has
+stopped. What it drains holds no driver, nor the last
 executors in service of a stream, and leaves as many nodes in service as there must be. No node
 stands drained that nobody has drained: it would do so for ever.
 """
@@ -14,6 +15,7 @@ from hrm.core.master.core import MasterCore
 from hrm.core.pool.scaler import DrainNodes, ReturnNodes, Scaler, ScalerOrder
 from hrm.core.vocabulary.model import (
     DRIVER_PREFIX,
+    ContainerSpec,
     ContainerState,
     NodeName,
     NodeState,
@@ -27,24 +29,36 @@ __all__ = ["PoolChecks"]
 
 
 class PoolChecks:
-    """Of one run. ``removals``: how many machines have been removed."""
+    """Of one run. ``removals``: how many machines have been removed. ``_core``: of the master whose
+    state a scaler looked at last."""
 
     def __init__(self, violated: Callable[[str], None]) -> None:
         self._violated = violated
         self.removals = 0
+        self._core: MasterCore | None = None
 
     def removed(self, name: NodeName, processes: Iterable[ContainerProcess]) -> None:
         """The hook ends a machine on which these run."""
         self.removals += 1
-        running = [x.spec.container_id for x in processes if x.order is None]
+        running = [
+            x.spec.container_id for x in processes if x.order is None and self._counts(x.spec)
+        ]
         if running:
             self._violated(f"{name} is removed from the pool, and runs {', '.join(running)}")
+
+    def _counts(self, spec: ContainerSpec) -> bool:
+        """Is it live for the master, or of an application that it may have lost?"""
+        assert self._core is not None
+        master_state = self._core.master_state
+        app = master_state.applications.get(spec.application_id)
+        return app is None or spec.container_id in app.containers
 
     def decided(
         self, core: MasterCore, scaler: Scaler, orders: Iterable[ScalerOrder], others_drain: bool
     ) -> None:
         """A scaler has looked at this master's state, and ordered this. ``others_drain``: so do
         others."""
+        self._core = core
         nodes = core.master_state.nodes.values()
         in_service = {node.name for node in nodes if node.state is NodeState.ALIVE}
         known = {*scaler.leaving, *scaler.removed}
