@@ -157,7 +157,7 @@ class LaunchFile(_message.Message):
     def __init__(self, sha256: _Optional[str] = ..., size_bytes: _Optional[int] = ..., name: _Optional[str] = ..., archive: _Optional[str] = ...) -> None: ...
 
 class ContainerSpec(_message.Message):
-    __slots__ = ("container_id", "application_id", "executor_id", "resource_profile_id", "workload_class", "resources", "expected_duration_s", "launch", "resource_unit_id", "heap_mib", "user", "stands_first", "yields")
+    __slots__ = ("container_id", "application_id", "executor_id", "resource_profile_id", "workload_class", "resources", "expected_duration_s", "launch", "resource_unit_id", "heap_mib", "user", "stands_first", "yields", "application_name")
     CONTAINER_ID_FIELD_NUMBER: _ClassVar[int]
     APPLICATION_ID_FIELD_NUMBER: _ClassVar[int]
     EXECUTOR_ID_FIELD_NUMBER: _ClassVar[int]
@@ -171,6 +171,7 @@ class ContainerSpec(_message.Message):
     USER_FIELD_NUMBER: _ClassVar[int]
     STANDS_FIRST_FIELD_NUMBER: _ClassVar[int]
     YIELDS_FIELD_NUMBER: _ClassVar[int]
+    APPLICATION_NAME_FIELD_NUMBER: _ClassVar[int]
     container_id: str
     application_id: str
     executor_id: str
@@ -184,7 +185,8 @@ class ContainerSpec(_message.Message):
     user: str
     stands_first: bool
     yields: bool
-    def __init__(self, container_id: _Optional[str] = ..., application_id: _Optional[str] = ..., executor_id: _Optional[str] = ..., resource_profile_id: _Optional[int] = ..., workload_class: _Optional[_Union[WorkloadClass, str]] = ..., resources: _Optional[_Union[Resources, _Mapping]] = ..., expected_duration_s: _Optional[float] = ..., launch: _Optional[_Union[SparkLaunch, _Mapping]] = ..., resource_unit_id: _Optional[str] = ..., heap_mib: _Optional[int] = ..., user: _Optional[str] = ..., stands_first: bool = ..., yields: bool = ...) -> None: ...
+    application_name: str
+    def __init__(self, container_id: _Optional[str] = ..., application_id: _Optional[str] = ..., executor_id: _Optional[str] = ..., resource_profile_id: _Optional[int] = ..., workload_class: _Optional[_Union[WorkloadClass, str]] = ..., resources: _Optional[_Union[Resources, _Mapping]] = ..., expected_duration_s: _Optional[float] = ..., launch: _Optional[_Union[SparkLaunch, _Mapping]] = ..., resource_unit_id: _Optional[str] = ..., heap_mib: _Optional[int] = ..., user: _Optional[str] = ..., stands_first: bool = ..., yields: bool = ..., application_name: _Optional[str] = ...) -> None: ...
 
 class SparkRuntime(_message.Message):
     __slots__ = ("spark", "scala", "java", "python")

@@ -13,10 +13,10 @@ from enum import Enum
 from pathlib import PurePosixPath
 from typing import Any, TypeVar
 
+from hrm.core.vocabulary.gpu_use import GpuUsePart, check_gpu_use
 from hrm.core.vocabulary.model import NodeName, WorkloadClass
 from hrm.errors import InvalidRequest
 from hrm.pipelines.core.device_memory import PeakMemory
-from hrm.pipelines.core.gpu_use import GpuUsePart, check_gpu_use
 from hrm.pipelines.core.model import (
     SIZE_BUCKETS_MB,
     Device,

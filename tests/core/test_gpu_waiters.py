@@ -152,7 +152,7 @@ def test_next_to_what_has_no_profile_the_line_decides() -> None:
 
 def test_one_is_passed_so_often_and_not_more() -> None:
     names = [f"n{n}" for n in range(6)]
-    node = Node(Names(known("runs", "first", *names), reversed(names)))
+    node = Node(Names(known("runs", "first", *names), names[::-1]))
     node.comes("runs", 8_000)
     node.comes("first", 8_000)
     for name in names:

@@ -13,9 +13,9 @@ import pytest
 
 from hrm import ownership_keys
 from hrm.config import MasterSettings
+from hrm.core.vocabulary.gpu_use import USE_PARTS
 from hrm.core.vocabulary.model import NodeName
 from hrm.errors import InvalidConfig, InvalidRequest
-from hrm.pipelines.core.gpu_use import USE_PARTS
 from hrm.pipelines.core.model import Device, Row, TaskId
 from hrm.pipelines.master import kept_tasks
 from hrm.pipelines.master.settings import pipeline_policy, resizing
