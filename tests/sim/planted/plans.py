@@ -55,7 +55,7 @@ __all__ = [
 LATER = frozenset(
     {
         *("serial", "sizes", "several-gpus", "labels", "kept-batch", "queues", "yielding"),
-        *("pipelines", "priorities", "training"),
+        *("pipelines", "priorities", "training", "gpu-waiters"),
     }
 )
 """Traits that seeds which found something had not yet, when they did."""
