@@ -30,16 +30,26 @@ from hrm.core.vocabulary.model import ContainerEnd, ContainerId, ContainerSpec, 
 from hrm.errors import InvalidRequest
 from hrm.policies.shared_gpu.recorded_use import RecordedUse, in_parts
 
-__all__ = ["KINDS_MAX", "SAMPLES_MAX", "ContainerKind", "ContainerUses", "kind_of", "sample_fault"]
+__all__ = [
+    "KINDS_MAX",
+    "PARTS",
+    "SAMPLES_MAX",
+    "ContainerKind",
+    "ContainerUses",
+    "kind_of",
+    "sample_fault",
+]
 
 KINDS_MAX = 1_000
 SAMPLES_MAX = 256
+PARTS = ("executor", "driver", "worker")
+"""What a container may be in its application."""
 _OVER = EndCause.GPU_MEMORY_LIMIT
 
 
 class ContainerKind(NamedTuple):
     """Containers that are expected to use a GPU alike. ``part``: what it is in its application
-    (executor, driver, worker), ``profile`` its resource profile there. ``gpu_memory_mib``: as
+    (one of ``PARTS``), ``profile`` its resource profile there. ``gpu_memory_mib``: as
     requested."""
 
     user: str

@@ -249,7 +249,7 @@ class Oracle:
             self.found += needless_preemptions(core, commands)
         self.yielding.after(core, commands, event.now)
         self.overtaking.after(core, commands, event.now)
-        self.gpu_waiters.after(core, commands, event.now)
+        self.gpu_waiters.after(core, event, commands)
         self.found += out_of_place(core)
         self.bindings.after(core, event, commands)
         for unit_id, queue in core.units.items():

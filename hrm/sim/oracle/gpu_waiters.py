@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from hrm.core.messages import commands as c
+from hrm.core.messages import events as e
 from hrm.core.messages.claims import Entry
 from hrm.core.node.core import NodeCore
 from hrm.core.queue.resource_unit import UnitQueue
@@ -31,22 +32,19 @@ from hrm.sim.faults.capacity import fits_offer
 __all__ = ["GpuWaiterChecks"]
 
 _SLACK_S = 3.0
-"""A node looks at what it keeps back at each heartbeat."""
-_STEP_S = 1.5
-"""At least one event a heartbeat: longer steps are the sleep of a machine."""
+"""A node looks before it acts, and the check after that."""
 KnownUse = Callable[[ContainerSpec], Sequence[GpuUsePart]]
 
 
 @dataclass(slots=True)
 class _Seen:
-    """Of one agent. ``line``: its batch waiters as they came; ``kept_s``: for how long each has
-    been kept back without a pause."""
+    """Of one agent. ``line``: its batch waiters as they came; ``kept_since_s``: since when each has
+    been kept back at every heartbeat."""
 
     core: NodeCore
-    now: float
     line: list[ContainerId] = field(default_factory=list)
     passed: Counter[ContainerId] = field(default_factory=Counter)
-    kept_s: dict[ContainerId, float] = field(default_factory=dict)
+    kept_since_s: dict[ContainerId, float] = field(default_factory=dict)
 
 
 class GpuWaiterChecks:
@@ -87,13 +85,13 @@ class GpuWaiterChecks:
                 return True
         return False
 
-    def after(self, core: NodeCore, commands: Iterable[c.NodeCommand], now: float) -> None:
+    def after(self, core: NodeCore, event: e.NodeEvent, commands: Iterable[c.NodeCommand]) -> None:
         """Check what a node has started in one event, and what it keeps back."""
         if core.name not in self._machines:
             return
         seen = self._seen.get(core.name)
         if seen is None or seen.core is not core:
-            seen = self._seen[core.name] = _Seen(core, now)
+            seen = self._seen[core.name] = _Seen(core)
         began = [x.spec.container_id for x in commands if isinstance(x, c.StartProcess)]
         for queue in core.units.values():
             here = [x for x in began if x in queue.running]
@@ -103,7 +101,8 @@ class GpuWaiterChecks:
         places = {x: n for unit in core.units.values() for n, x in enumerate(unit.line)}
         seen.line = sorted(waiting, key=lambda x: places[x])
         seen.passed = Counter({x: seen.passed[x] for x in waiting})
-        self._too_long(seen, now)
+        if isinstance(event, e.HeartbeatDue):
+            self._too_long(seen, event.now)
 
     def _started(
         self, seen: _Seen, queue: UnitQueue, here: list[ContainerId], began: list[ContainerId]
@@ -166,22 +165,19 @@ class GpuWaiterChecks:
         return found
 
     def _too_long(self, seen: _Seen, now: float) -> None:
-        # Without a master there are no heartbeats, and nobody to request again what is returned.
-        step_s = min(max(0.0, now - seen.now), _STEP_S) if seen.core.connected else 0.0
-        seen.now = now
-        bounds = self._machines[seen.core.name][1]
+        """At a heartbeat: what is kept back now, as at all those before, must not be for long."""
+        core = seen.core
         kept = {
             name
-            for queue in seen.core.units.values()
+            for queue in core.units.values()
             for name, entry in queue.batch_waiting.items()
-            if fits_offer(entry.demand, queue.free) and self.kept_back(seen.core, queue, entry)
+            if fits_offer(entry.demand, queue.free) and self.kept_back(core, queue, entry)
         }
-        seen.kept_s = {x: seen.kept_s.get(x, 0.0) + step_s for x in kept}
-        for name, lasted_s in seen.kept_s.items():
-            if lasted_s > bounds.kept_max_s + _SLACK_S:
-                self._violated(
-                    f"{name} has been kept back on {seen.core.name} for {lasted_s:.1f} s"
-                )
+        seen.kept_since_s = {x: seen.kept_since_s.get(x, now) for x in kept}
+        limit_s = self._machines[core.name][1].kept_max_s + _SLACK_S
+        for name, since_s in seen.kept_since_s.items():
+            if now - since_s > limit_s:
+                self._violated(f"{name} is kept back on {core.name} for {now - since_s:.1f} s")
 
     def _too_much(
         self, core: NodeCore, queue: UnitQueue, running: dict[ContainerId, Entry], entry: Entry
