@@ -22,7 +22,7 @@ from typing import Any
 import psutil
 import pynvml
 
-from hrm.agent.gpu.readings import memory_by_process
+from hrm.agent.gpu.readings import busy_by_process, memory_by_process
 from hrm.core.vocabulary.gpu_use import GpuUsePart
 from hrm.policies.shared_gpu.recorded_use import in_parts
 
@@ -107,14 +107,8 @@ class GpuUseRecorder:
 
     def _gpu(self, pids: set[int]) -> float:
         """Raises NVMLError where the driver does not report time by process."""
-        try:
-            found = pynvml.nvmlDeviceGetProcessUtilization(self._handle, self._seen_at_us)
-        except pynvml.NVMLError as error:
-            if error.value == pynvml.NVML_ERROR_NOT_FOUND:  # no kernel ran in the meantime
-                return 0.0
-            raise
-        self._seen_at_us = max((one.timeStamp for one in found), default=self._seen_at_us)
-        return min(1.0, sum(float(one.smUtil) for one in found if one.pid in pids) / 100)
+        busy, self._seen_at_us = busy_by_process(self._handle, self._seen_at_us)
+        return min(1.0, sum(share for pid, share in busy.items() if pid in pids))
 
     def _memory_mib(self, pids: set[int]) -> float | None:
         held = [size for pid, size in memory_by_process(self._handle).items() if pid in pids]

@@ -7,8 +7,8 @@ of the same application is known before it starts. Unlike steps of pipelines, co
 recorded in company, too, for they are rarely alone. Memory is measured by process and is right all
 the same; shares are those that a container got.
 
-Not recorded is a container of which fewer than two samples were taken, or none within its first
-part, as where its agent was restarted; nor one that failed or was ended for others, whose life was
+Not recorded is a container of which fewer than two samples were taken, or none at first, as where
+the driver reported nothing then; nor one that failed or was ended for others, whose life was
 cut short. One that had more device memory than it held is recorded as far as it came: its greatest
 use is what the next must not be without.
 
@@ -93,6 +93,12 @@ class _Life:
     last_s: float = 0.0
     last_count: int = 0
 
+    @property
+    def period_s(self) -> float:
+        """The mean time from one sample to the next, of two at least."""
+        taken = self.stride * (len(self.samples) - 1) + self.last_count
+        return (self.last_s - self.at_s[0]) / (taken - 1)
+
     def add(self, at_s: float, sample: GpuUsePart) -> None:
         self.last_s = at_s
         if self.samples and self.last_count < self.stride:
@@ -172,7 +178,7 @@ class ContainerUses:
         parts = in_parts(life.at_s, life.samples, ran_s)
         if not parts:
             return "fewer than two samples were taken of it"
-        if life.at_s[0] > ran_s / USE_PARTS:
+        if life.at_s[0] > max(ran_s / USE_PARTS, 2.0 * life.period_s):
             return "its first samples are missing"
         before = self._known.get(life.kind)
         self._keep(life.kind, RecordedUse(parts) if before is None else before.observed(parts))

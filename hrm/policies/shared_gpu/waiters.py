@@ -21,8 +21,9 @@ from collections.abc import Sequence
 
 from hrm.core.node.gpu_waiters import GpuSharer, SharedGpuView
 from hrm.core.vocabulary.gpu_use import GpuUsePart
-from hrm.core.vocabulary.model import ContainerSpec
+from hrm.core.vocabulary.model import ContainerId, ContainerSpec
 from hrm.policies.shared_gpu.container_uses import ContainerUses
+from hrm.policies.shared_gpu.guarded import GuardedGpuSharing
 from hrm.policies.shared_gpu.heuristics import GpuSharingPolicy, GpuSharingView, WaitingGpuJob
 from hrm.policies.shared_gpu.look_ahead import LENGTH_MAX
 from hrm.policies.shared_gpu.profiles import (
@@ -35,6 +36,7 @@ from hrm.policies.shared_gpu.recorded_use import profile_of, tick_of_runs
 
 __all__ = ["ProfiledWaiters"]
 
+_NUMBERS_MAX = 10_000
 _RUN_LEAST_S = 1.0
 """Of a container, however short it is expected to be."""
 
@@ -48,6 +50,8 @@ class ProfiledWaiters:
         self.uses = uses
         self.sharing = sharing
         self._rule = CapacityRule() if rule is None else rule
+        self._numbers: dict[ContainerId, int] = {}
+        self._next = 0
 
     def peak_mib(self, spec: ContainerSpec) -> int | None:
         """See ``GpuWaiterPolicy``."""
@@ -70,6 +74,8 @@ class ProfiledWaiters:
         fits = self._rule.fitting(held, ProfileTable(profiles))
         if not fits.any():
             return None
+        if isinstance(self.sharing, GuardedGpuSharing):
+            self.sharing.at(view.now, tick_s)
         begin_s = min(x.since_s for x in (*view.running, *view.waiting))
         progress = [
             ticks if math.isfinite(x.run_s) else 0.0
@@ -80,10 +86,8 @@ class ProfiledWaiters:
                 now=_ticks(view.now - begin_s, tick_s),
                 running=held,
                 waiting=[
-                    WaitingGpuJob(number, profile, _ticks(one.since_s - begin_s, tick_s))
-                    for number, (one, profile) in enumerate(
-                        zip(view.waiting, profiles, strict=True)
-                    )
+                    WaitingGpuJob(self._number(one), profile, _ticks(one.since_s - begin_s, tick_s))
+                    for one, profile in zip(view.waiting, profiles, strict=True)
                 ],
                 fits=fits,
                 rule=self._rule,
@@ -91,6 +95,23 @@ class ProfiledWaiters:
                 together_max=view.together_max,
             )
         )
+
+    def ended(self, container_id: ContainerId, *, now: float, ran_s: float, ok: bool) -> None:
+        """A container that was named has ended; not ``ok``: it had more device memory than it held.
+        By that a learned policy is compared with what it replaces."""
+        number = self._numbers.pop(container_id, None)
+        if number is not None and isinstance(self.sharing, GuardedGpuSharing):
+            self.sharing.ended(number, now=now, ran_s=ran_s, ok=ok)
+
+    def _number(self, one: GpuSharer) -> int:
+        """Of a container, the same in all views."""
+        container_id = one.spec.container_id
+        if container_id not in self._numbers:
+            self._numbers[container_id] = self._next
+            self._next += 1
+            if len(self._numbers) > _NUMBERS_MAX:
+                del self._numbers[next(iter(self._numbers))]
+        return self._numbers[container_id]
 
     def _profile(
         self, one: GpuSharer, tick_s: float, horizon: int, memory_mib: int
