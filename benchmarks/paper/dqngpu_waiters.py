@@ -33,7 +33,6 @@ from benchmarks import common
 from benchmarks.common import CONSOLE, note
 from benchmarks.fairness import measured
 from benchmarks.paper.dqngpu_workloads import (
-    APPLICATIONS,
     POOLS,
     TICK_S,
     Kinds,
@@ -99,11 +98,11 @@ class _Job:
     done: float = 0.0
 
 
-def _uses() -> ContainerUses:
+def _uses(jobs: Sequence[SimulatedGpuJob]) -> ContainerUses:
     """Each application's use as a node has recorded it."""
+    profiles = {job.name: job.true for job in jobs}
     return ContainerUses(
-        (_kind(name, profile), RecordedUse(_parts(profile)))
-        for name, profile in APPLICATIONS.items()
+        (_kind(name, profile), RecordedUse(_parts(profile))) for name, profile in profiles.items()
     )
 
 
@@ -150,7 +149,7 @@ def run_set(jobs: Sequence[SimulatedGpuJob], world: GpuInterference, policy: str
         unit_id=_UNIT, capacity=Resources(SLOTS, 64_000, MIB), run_limit=SLOTS,
         gpu=Gpu(index=0, memory_mib=MIB),
     )  # fmt: skip
-    order = None if policy == LINE else ProfiledWaiters(_uses(), HEURISTICS[policy]())
+    order = None if policy == LINE else ProfiledWaiters(_uses(jobs), HEURISTICS[policy]())
     core = NodeCore(NodeName("n1"), (unit,), gpu_waiters=order)
     running: dict[ContainerId, _Job] = {}
     passed_max, tick = 0, 0
