@@ -38,8 +38,8 @@ _log = structlog.get_logger("hrm.agent.gpu")
 
 
 class GpuUseRecords:
-    """One event loop. ``policy``: what orders containers by the records, which is told of their
-    ends, if there is any."""
+    """One event loop. ``policy``: what orders containers by the records, if there is any; it gets
+    their ends."""
 
     def __init__(self, path: Path, clock_s: Callable[[], float] = time.monotonic) -> None:
         self._path = path
