@@ -59,6 +59,7 @@ HOSTS = 1_000
 TAGS = 64
 QUEUES = 1_000
 USERS = 1_000
+GPU_USES = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +209,12 @@ FIELDS: dict[str, FieldBound] = {
     "ContainerStatus.stderr_url": _TEXT,
     "NodeHeartbeat.containers": FieldBound(count=STATUSES),
     "NodeHeartbeat.shortcuts": FieldBound(count=100),
+    "NodeHeartbeat.gpu_uses": FieldBound(count=GPU_USES),
+    "ContainerGpuUse.user": _LABEL,
+    "ContainerGpuUse.application_name": _LABEL,
+    "ContainerGpuUse.part": _ID,
+    "ContainerGpuUse.use": FieldBound(count=64),
+    "ContainerGpuUse.node": _ID,
     "Shortcut.name": _ID,
     "Shortcut.state": _ID,
     "Shortcut.note": _TEXT,

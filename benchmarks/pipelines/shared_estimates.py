@@ -28,8 +28,8 @@ import numpy as np
 
 from benchmarks import common
 from benchmarks.common import CONSOLE
+from hrm.core.vocabulary.gpu_use import USE_PARTS, GpuUsePart
 from hrm.core.vocabulary.model import NodeName
-from hrm.pipelines.core.gpu_use import USE_PARTS, GpuUsePart
 from hrm.pipelines.core.model import Device, Row, SubtaskSpec
 from hrm.pipelines.master.estimates import SHARE_PERIOD_S, EstimatesOfUsers
 from hrm.pipelines.master.streams import WorkerStream

@@ -43,7 +43,13 @@ from hrm.agent.gpu.mps import Mps
 from hrm.agent.housekeeping import Housekeeping
 from hrm.agent.link import Link
 from hrm.agent.machine import Machine, describe, ending, keep_binding
-from hrm.agent.parts import CommandOf, StartShortcuts, shuffle_service, spark_commands
+from hrm.agent.parts import (
+    CommandOf,
+    StartShortcuts,
+    gpu_use_records,
+    shuffle_service,
+    spark_commands,
+)
 from hrm.agent.reports import Reports
 from hrm.agent.server import serve
 from hrm.agent.shuffle import ShuffleService
@@ -55,6 +61,7 @@ from hrm.core.messages import events as e
 from hrm.core.vocabulary.model import (
     ContainerEnd,
     ContainerId,
+    ContainerSpec,
     ContainerState,
     ContainerStatus,
     EndCause,
@@ -97,7 +104,9 @@ class Agent:
         self._machine = machine
         self._authority = NodeAuthority(token)
         self._tls = server_tls(settings)
-        self._core = machine.core(settings)
+        self._gpu_uses = gpu_use_records(settings, machine)
+        policy = self._gpu_uses.policy if self._gpu_uses is not None else None
+        self._core = machine.core(settings, policy)
         self._containers = self._supervising()
         self._tracker = self._watching()
         self._mps = Mps(settings.mps, settings.work_dir, machine.hardware.gpus)
@@ -113,6 +122,7 @@ class Agent:
             mps=self._mps,
             shortcuts=shortcuts,
             runtimes=runtimes,
+            gpu_uses=self._gpu_uses,
         )
         self._processes = Processes(
             self._containers,
@@ -122,6 +132,7 @@ class Agent:
             mps=self._mps,
             tracker=self._tracker,
             shuffle=shuffle,
+            on_start=self._started,
             on_failure=self._ended,
         )
         self._loop = asyncio.get_running_loop()
@@ -230,6 +241,8 @@ class Agent:
                 if not self._containers.running:
                     await asyncio.to_thread(self._mps.stop)
                 await self._link.close(_FLUSH_LIMIT_S)
+                if self._gpu_uses is not None:
+                    self._gpu_uses.save()
                 for task in (cleaning, linked, end_requested):
                     task.cancel()
                 await asyncio.gather(cleaning, linked, end_requested, return_exceptions=True)
@@ -358,6 +371,10 @@ class Agent:
         spec = limits.spec if limits is not None else None
         self._ended(container_id, ending(ended, order, spec))
 
+    def _started(self, spec: ContainerSpec) -> None:
+        if self._gpu_uses is not None and self._is_over(spec.container_id) is False:
+            self._gpu_uses.began(spec)
+
     def _ended(self, container_id: str, end: ContainerEnd) -> None:
         _log.info(
             "ended",
@@ -366,6 +383,8 @@ class Agent:
             exit_code=end.exit_code,
             message=end.message,
         )
+        if self._gpu_uses is not None:
+            self._gpu_uses.ended(ContainerId(container_id), end)
         now = time.time()
         self._deliver(e.ProcessEnded(now=now, container_id=ContainerId(container_id), end=end))
 
@@ -380,6 +399,8 @@ class Agent:
 
     def _take(self, sample: Sample) -> None:
         self._reports.sample = sample
+        if self._gpu_uses is not None:
+            self._gpu_uses.sampled(sample.gpu_uses)
         for breach in sample.breaches:
             container_id = ContainerId(breach.container_id)
             event = e.ContainerOverLimit(
@@ -406,6 +427,8 @@ class Agent:
                 f"the master at {self._settings.master} has epoch {epoch}, this node has followed "
                 f"{self._core.epoch}; waiting for the newer one"
             )
+        if self._gpu_uses is not None:
+            self._gpu_uses.connected()
         connected = e.MasterConnected(now=time.time(), epoch=epoch, epoch_id=master.epoch_id)
         self._deliver(connected)
         if not first:

@@ -39,6 +39,7 @@ from hrm.agent.tracker import memory_message
 from hrm.config import AgentSettings
 from hrm.core.node.auto_partitioning import AutoBindingRules
 from hrm.core.node.core import NodeCore
+from hrm.core.node.gpu_waiters import GpuWaiterPolicy
 from hrm.core.vocabulary.advice import EXECUTOR, advice_for
 from hrm.core.vocabulary.model import (
     NOTHING,
@@ -110,7 +111,7 @@ class Machine:
         )
         return tuple(remark for remark in candidates if remark)
 
-    def core(self, settings: AgentSettings) -> NodeCore:
+    def core(self, settings: AgentSettings, gpu_waiters: GpuWaiterPolicy | None = None) -> NodeCore:
         """The core of its agent, without containers."""
         return NodeCore(
             self.name,
@@ -120,6 +121,7 @@ class Machine:
             auto_binding=auto_binding(settings),
             preemption_grace_s=settings.preemption_grace_s if settings.preemption else None,
             yield_grace_s=settings.yield_grace_s,
+            gpu_waiters=gpu_waiters,
         )
 
     @staticmethod

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hrm.agent.containers import file_cache
 from hrm.agent.containers.scratch import SHUFFLE_DIR, Scratch
@@ -36,7 +37,12 @@ from hrm.spark.launch import (
 )
 from hrm.spark.node_conf import NodeConf, node_conf
 
-__all__ = ["CommandOf", "StartShortcuts", "shuffle_service", "spark_commands"]
+if TYPE_CHECKING:
+    from hrm.agent.gpu.use_records import GpuUseRecords
+
+__all__ = ["CommandOf", "StartShortcuts", "gpu_use_records", "shuffle_service", "spark_commands"]
+
+_PLAIN_WAITERS = AgentSettings.model_fields["gpu_waiters"].default
 
 CommandOf = Callable[[ContainerSpec, Path, str, str, Sequence[Gpu]], Launch]
 """Makes the command of a container: specification, work directory, addresses of its two logs, the
@@ -149,6 +155,32 @@ def spark_commands(
         )
 
     return command_of, tuple(runtime_of(x, java) for x in sparks), shortcuts
+
+
+def gpu_use_records(settings: AgentSettings, machine: Machine) -> GpuUseRecords | None:
+    """What containers use of GPUs, and the policy that orders them by that, if one is set; None:
+    the node measures no GPU, and orders by none.
+
+    Raises:
+        InvalidConfig: a setting names no policy, or a model that cannot be used.
+    """
+    if machine.device_memory is None and settings.gpu_waiters == _PLAIN_WAITERS:
+        return None
+    # numpy, which a node without GPUs does without
+    from hrm.agent.gpu.use_records import FILE, GpuUseRecords
+    from hrm.agent.gpu.waiter_policy import sharing_policy
+    from hrm.policies.shared_gpu.waiters import ProfiledWaiters
+
+    sharing = sharing_policy(
+        settings.gpu_waiters,
+        model=settings.gpu_waiters_model,
+        mode=settings.gpu_waiters_mode,
+        node=machine.name,
+    )
+    records = GpuUseRecords(settings.work_dir / FILE)
+    if sharing is not None:
+        records.policy = ProfiledWaiters(records.uses, sharing)
+    return records
 
 
 def shuffle_service(

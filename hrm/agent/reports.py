@@ -7,6 +7,7 @@ report combines the three.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from hrm.agent.containers.logs import Logs
 from hrm.agent.gpu.mps import Mps
@@ -20,6 +21,9 @@ from hrm.core.vocabulary.model import ContainerStatus
 from hrm.core.vocabulary.node_requirement import Runtime
 from hrm.v1 import node_pb2
 from hrm.wire import node_stream as node_wire
+
+if TYPE_CHECKING:
+    from hrm.agent.gpu.use_records import GpuUseRecords  # numpy, which a node without GPUs spares
 
 __all__ = ["Reports"]
 
@@ -38,6 +42,7 @@ class Reports:
         mps: Mps,
         shortcuts: StartShortcuts | None,
         runtimes: tuple[Runtime, ...],
+        gpu_uses: GpuUseRecords | None,
     ) -> None:
         self._settings = settings
         self._machine = machine
@@ -46,6 +51,7 @@ class Reports:
         self._mps = mps
         self._shortcuts = shortcuts
         self._runtimes = runtimes
+        self._gpu_uses = gpu_uses
         self.endpoint = ""
         self.sample: Sample | None = None
 
@@ -77,6 +83,7 @@ class Reports:
             self.sample.node if self.sample else None,
             [self.status(status) for status in command.statuses],
             shortcuts,
+            () if self._gpu_uses is None else self._gpu_uses.news(),
         )
 
     def status(self, status: ContainerStatus) -> ContainerStatus:

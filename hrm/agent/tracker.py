@@ -27,6 +27,7 @@ from hrm.agent.disk_watch import DiskUse, DiskWatch, blind
 from hrm.agent.gpu.device_memory import DeviceMemory, device_memory_message
 from hrm.agent.isolation import Isolation
 from hrm.core.vocabulary.advice import EXECUTOR, Advice, advice_for
+from hrm.core.vocabulary.gpu_use import GpuUsePart
 from hrm.core.vocabulary.model import ContainerId, EndCause, Usage, application_of
 
 __all__ = ["Breach", "Sample", "Tracker", "memory_message"]
@@ -47,12 +48,14 @@ class Breach:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """One sample of everything. ``closed``: why no container may start now, empty: they may."""
+    """One sample of everything. ``closed``: why no container may start now, empty: they may.
+    ``gpu_uses``: of containers that hold device memory, where it is watched; NaN: not reported."""
 
     node: Usage
     containers: dict[str, Usage]
     breaches: tuple[Breach, ...]
     closed: str = ""
+    gpu_uses: dict[str, GpuUsePart] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -148,7 +151,7 @@ class Tracker:
                 if why != self._blind:
                     _log.exception("sampling failed")
                 self._blind = why
-                sample = replace(self._last, breaches=(), closed=why)
+                sample = replace(self._last, breaches=(), closed=why, gpu_uses={})
             try:
                 self._on_sample(sample)
             except Exception:
@@ -159,7 +162,8 @@ class Tracker:
         with self._lock:
             watched = dict(self._watched)
         children = _children() if watched else {}
-        devices = self._device_memory.used_bytes() if self._device_memory and watched else {}
+        reading = self._device_memory.read() if self._device_memory and watched else None
+        gpu_uses: dict[str, GpuUsePart] = {}
         disk = self._disk.use.containers if self._disk is not None else {}
         full = self._disk.too_much(watched) if self._disk is not None else {}
         usages: dict[str, Usage] = {}
@@ -167,7 +171,12 @@ class Tracker:
         for container_id, entry in watched.items():
             processes = _below(entry.root_pid, children)
             memory_mib = _memory_mib(container_id, entry, processes)
-            gpu_mib = sum(devices.get(process.pid, 0) for process in processes) // _MIB
+            pids = {process.pid for process in processes}
+            gpu_mib = 0
+            if reading is not None:
+                gpu_mib = sum(reading.used_bytes.get(pid, 0) for pid in pids) // _MIB
+                if entry.gpu_limit_mib:
+                    gpu_uses[container_id] = reading.use_of(pids)
             usages[container_id] = Usage(
                 cpu_percent=_cpu_percent(entry, processes),
                 memory_mib=memory_mib,
@@ -183,7 +192,11 @@ class Tracker:
                 breaches.append(breach)
         closed = (self._disk.blind or self._disk.low) if self._disk is not None else ""
         self._last = Sample(
-            node=self._node(), containers=usages, breaches=tuple(breaches), closed=closed
+            node=self._node(),
+            containers=usages,
+            breaches=tuple(breaches),
+            closed=closed,
+            gpu_uses=gpu_uses,
         )
         self._blind = ""
         return self._last

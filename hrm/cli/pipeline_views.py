@@ -1,8 +1,8 @@
-"""How ``hrm pipeline`` shows tasks, workers and results."""
+"""How ``hrm pipeline`` shows tasks, workers and results; what ``hrm app profile`` shows."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,9 +14,16 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from hrm.pipelines.client.outcome import TaskResult
-    from hrm.v1 import pipeline_pb2
+    from hrm.v1 import common_pb2, pipeline_pb2
 
-__all__ = ["profiles_view", "result_document", "results_table", "tasks_table", "workers_table"]
+__all__ = [
+    "container_uses_view",
+    "profiles_view",
+    "result_document",
+    "results_table",
+    "tasks_table",
+    "workers_table",
+]
 
 SHOWN_CHARACTERS = 60
 USE_COLUMNS = 8
@@ -139,13 +146,29 @@ def profiles_view(profiles: Iterable[pipeline_pb2.PipelineProfile]) -> Group:
         taken.add_row(
             *where, *(f"{x:,.{n}f}" if x else "" for x, n in zip(figures, digits, strict=True))
         )
-        width = max(1, len(one.gpu_use) // USE_COLUMNS)
-        parts = [one.gpu_use[n : n + width] for n in range(0, len(one.gpu_use), width)]
-        for number, (name, field, scale) in enumerate(_USES if parts else ()):
-            first = (*where, str(one.gpu_use_runs)) if number == 0 else ("", "", "", "")
-            most = [max(getattr(part, field) for part in held) for held in parts]
-            used.add_row(*first, name, *(f"{scale * value:,.0f}" for value in most))
+        _add_use(used, (*where, str(one.gpu_use_runs)), one.gpu_use)
     return Group(taken, "", used) if used.rows else Group(taken)
+
+
+def container_uses_view(uses: Iterable[common_pb2.ContainerGpuUse]) -> Table:
+    """What containers of an application used of a GPU over their lives, by node."""
+    eighths = [f">{part}/{USE_COLUMNS}" for part in range(1, USE_COLUMNS + 1)]
+    rows = table("application", "node", "part", ">GPU MiB", ">runs", "use of the GPU", *eighths)
+    for one in uses:
+        part = f"{one.part}, profile {one.resource_profile_id}"
+        first = (plain(one.application_name), plain(one.node), plain(part))
+        _add_use(rows, (*first, f"{one.gpu_memory_mib:,}", f"{one.runs:,}"), one.use)
+    return rows
+
+
+def _add_use(rows: Table, first: tuple[str, ...], use: Sequence[common_pb2.GpuUsePart]) -> None:
+    """One row for each resource, the first of them with what it is of; none without a use."""
+    width = max(1, len(use) // USE_COLUMNS)
+    parts = [use[n : n + width] for n in range(0, len(use), width)]
+    for number, (name, field, scale) in enumerate(_USES if parts else ()):
+        most = [max(getattr(part, field) for part in held) for held in parts]
+        shown = first if number == 0 else ("",) * len(first)
+        rows.add_row(*shown, name, *(f"{scale * value:,.0f}" for value in most))
 
 
 def _sizes(profile: pipeline_pb2.PipelineProfile) -> str:

@@ -257,7 +257,8 @@ def app_profile(
         str,
         typer.Argument(
             metavar="NAME",
-            help="A pipeline, or the kind of one of its steps; `hrm pipeline list` has pipelines.",
+            help="A pipeline, the kind of one of its steps, or the name of an application; "
+            "`hrm pipeline list` has pipelines, `hrm apps` applications.",
         ),
     ],
     user: Annotated[
@@ -267,7 +268,8 @@ def app_profile(
     output: OutputOption = Output.TABLE,
     timeout: TimeoutOption = TIMEOUT_S,
 ) -> None:
-    """Show what a pipeline's steps were measured to take, and to use of a GPU as they run."""
+    """Show what a pipeline's steps were measured to take, and what they, or an application's
+    containers, use of a GPU as they run."""
     from hrm.cli import pipeline_views
     from hrm.v1.pipeline_pb2 import GetPipelineProfilesRequest
 
@@ -276,11 +278,15 @@ def app_profile(
         response = connection.pipelines.GetProfiles(request, timeout=timeout)
     if output is Output.JSON:
         console.print_json(client.document(response))
-    elif response.profiles:
+        return
+    if response.profiles:
         console.view(pipeline_views.profiles_view(response.profiles))
-    else:
+    if response.containers:
+        console.view(pipeline_views.container_uses_view(response.containers))
+    if not response.profiles and not response.containers:
         console.note(
-            f"no step of {name} was measured yet; the pipelines there are: hrm pipeline list --all"
+            f"no step of {name} was measured yet, and no container; the pipelines there are: "
+            f"hrm pipeline list --all, the applications: hrm apps --all"
         )
 
 

@@ -276,6 +276,19 @@ class AgentSettings(ServerSettings):
         default=True,
         description="end containers whose processes use more device memory than they hold",
     )
+    gpu_waiters: str = Field(
+        default="queue",
+        description="in which order batch starts that waits for a GPU which several containers "
+        "share: queue (as it came), dqngpu (what complements what runs, by the recorded use of "
+        "such containers), dqngpu:NAME (by another heuristic), or dqngpu:learned",
+    )
+    gpu_waiters_model: Path | None = Field(
+        default=None, description="the model of dqngpu:learned; python -m hrm.learn.dqngpu makes it"
+    )
+    gpu_waiters_mode: Literal["shadow", "canary", "on", "off"] = Field(
+        default="shadow",
+        description="how far it is trusted: in shadow mode dqngpu decides next to it",
+    )
     spark_home: Path | None = Field(
         default=None, description="Spark of the executors; empty: pyspark's"
     )

@@ -36,6 +36,7 @@ from hrm.master import metrics_page
 from hrm.master.admin_service import AdminService
 from hrm.master.application_service import ApplicationService
 from hrm.master.audit_log import AuditLog
+from hrm.master.container_uses import ContainerUseReports
 from hrm.master.disk_space import full, is_full
 from hrm.master.events_service import EventService
 from hrm.master.identity_service import IdentityService
@@ -432,11 +433,12 @@ async def _add_services(
         ),
         server,
     )
-    nodes = NodeService(master, interval_s, registry.node_connected)
+    uses = ContainerUseReports()
+    nodes = NodeService(master, interval_s, registry.node_connected, uses)
     node_pb2_grpc.add_NodeServiceServicer_to_server(nodes, server)
     add_to_server(SharedStateService(master), server)
     pipeline_pb2_grpc.add_PipelineServiceServicer_to_server(
-        PipelineService(pipelines, interval_s), server
+        PipelineService(pipelines, interval_s, uses), server
     )
     policy_pb2_grpc.add_PolicyServiceServicer_to_server(
         PolicyService(guards, pipelines.policies, owners, settings), server

@@ -19,6 +19,7 @@ from hrm.core.vocabulary.takeover import Takeover
 from hrm.errors import HrmError
 from hrm.identity.caller import caller, check_name
 from hrm.identity.roles import Identity
+from hrm.master.container_uses import ContainerUseReports
 from hrm.master.interpreter import Interpreter, Outbox, drain
 from hrm.v1 import node_pb2 as pb
 from hrm.v1 import node_pb2_grpc
@@ -39,10 +40,13 @@ class NodeService(node_pb2_grpc.NodeServiceServicer):
         master: Interpreter,
         heartbeat_interval_s: float,
         connected: Callable[[str, Identity], None],
+        uses: ContainerUseReports,
     ) -> None:
-        """``connected`` is called with the name and the identity of each node that registers."""
+        """``connected`` is called with the name and the identity of each node that registers.
+        ``uses`` takes what nodes have recorded of GPUs."""
         self._master = master
         self._connected = connected
+        self._uses = uses
         self._heartbeat_interval_s = heartbeat_interval_s
 
     async def Connect(self, requests: Any, context: _Context) -> None:  # noqa: N802
@@ -100,6 +104,7 @@ class NodeService(node_pb2_grpc.NodeServiceServicer):
         async for message in requests:
             await self._master.throttle.of_report()
             now = self._master.now()
+            self._uses.reported(name, message.heartbeat.gpu_uses)
             self._master.submit(node_wire.to_report(message, name, incarnation, now))
 
     async def _write(self, outbox: Outbox, context: _Context) -> None:

@@ -157,7 +157,7 @@ class LaunchFile(_message.Message):
     def __init__(self, sha256: _Optional[str] = ..., size_bytes: _Optional[int] = ..., name: _Optional[str] = ..., archive: _Optional[str] = ...) -> None: ...
 
 class ContainerSpec(_message.Message):
-    __slots__ = ("container_id", "application_id", "executor_id", "resource_profile_id", "workload_class", "resources", "expected_duration_s", "launch", "resource_unit_id", "heap_mib", "user", "stands_first", "yields")
+    __slots__ = ("container_id", "application_id", "executor_id", "resource_profile_id", "workload_class", "resources", "expected_duration_s", "launch", "resource_unit_id", "heap_mib", "user", "stands_first", "yields", "application_name")
     CONTAINER_ID_FIELD_NUMBER: _ClassVar[int]
     APPLICATION_ID_FIELD_NUMBER: _ClassVar[int]
     EXECUTOR_ID_FIELD_NUMBER: _ClassVar[int]
@@ -171,6 +171,7 @@ class ContainerSpec(_message.Message):
     USER_FIELD_NUMBER: _ClassVar[int]
     STANDS_FIRST_FIELD_NUMBER: _ClassVar[int]
     YIELDS_FIELD_NUMBER: _ClassVar[int]
+    APPLICATION_NAME_FIELD_NUMBER: _ClassVar[int]
     container_id: str
     application_id: str
     executor_id: str
@@ -184,7 +185,40 @@ class ContainerSpec(_message.Message):
     user: str
     stands_first: bool
     yields: bool
-    def __init__(self, container_id: _Optional[str] = ..., application_id: _Optional[str] = ..., executor_id: _Optional[str] = ..., resource_profile_id: _Optional[int] = ..., workload_class: _Optional[_Union[WorkloadClass, str]] = ..., resources: _Optional[_Union[Resources, _Mapping]] = ..., expected_duration_s: _Optional[float] = ..., launch: _Optional[_Union[SparkLaunch, _Mapping]] = ..., resource_unit_id: _Optional[str] = ..., heap_mib: _Optional[int] = ..., user: _Optional[str] = ..., stands_first: bool = ..., yields: bool = ...) -> None: ...
+    application_name: str
+    def __init__(self, container_id: _Optional[str] = ..., application_id: _Optional[str] = ..., executor_id: _Optional[str] = ..., resource_profile_id: _Optional[int] = ..., workload_class: _Optional[_Union[WorkloadClass, str]] = ..., resources: _Optional[_Union[Resources, _Mapping]] = ..., expected_duration_s: _Optional[float] = ..., launch: _Optional[_Union[SparkLaunch, _Mapping]] = ..., resource_unit_id: _Optional[str] = ..., heap_mib: _Optional[int] = ..., user: _Optional[str] = ..., stands_first: bool = ..., yields: bool = ..., application_name: _Optional[str] = ...) -> None: ...
+
+class GpuUsePart(_message.Message):
+    __slots__ = ("gpu", "memory_mib", "cores", "pcie")
+    GPU_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_MIB_FIELD_NUMBER: _ClassVar[int]
+    CORES_FIELD_NUMBER: _ClassVar[int]
+    PCIE_FIELD_NUMBER: _ClassVar[int]
+    gpu: float
+    memory_mib: float
+    cores: float
+    pcie: float
+    def __init__(self, gpu: _Optional[float] = ..., memory_mib: _Optional[float] = ..., cores: _Optional[float] = ..., pcie: _Optional[float] = ...) -> None: ...
+
+class ContainerGpuUse(_message.Message):
+    __slots__ = ("user", "application_name", "part", "resource_profile_id", "gpu_memory_mib", "use", "runs", "node")
+    USER_FIELD_NUMBER: _ClassVar[int]
+    APPLICATION_NAME_FIELD_NUMBER: _ClassVar[int]
+    PART_FIELD_NUMBER: _ClassVar[int]
+    RESOURCE_PROFILE_ID_FIELD_NUMBER: _ClassVar[int]
+    GPU_MEMORY_MIB_FIELD_NUMBER: _ClassVar[int]
+    USE_FIELD_NUMBER: _ClassVar[int]
+    RUNS_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    user: str
+    application_name: str
+    part: str
+    resource_profile_id: int
+    gpu_memory_mib: int
+    use: _containers.RepeatedCompositeFieldContainer[GpuUsePart]
+    runs: int
+    node: str
+    def __init__(self, user: _Optional[str] = ..., application_name: _Optional[str] = ..., part: _Optional[str] = ..., resource_profile_id: _Optional[int] = ..., gpu_memory_mib: _Optional[int] = ..., use: _Optional[_Iterable[_Union[GpuUsePart, _Mapping]]] = ..., runs: _Optional[int] = ..., node: _Optional[str] = ...) -> None: ...
 
 class SparkRuntime(_message.Message):
     __slots__ = ("spark", "scala", "java", "python")

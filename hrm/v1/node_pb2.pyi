@@ -118,14 +118,16 @@ class RegisterNode(_message.Message):
     def __init__(self, name: _Optional[str] = ..., identity: _Optional[str] = ..., incarnation: _Optional[str] = ..., host: _Optional[str] = ..., endpoint: _Optional[str] = ..., resource_units: _Optional[_Iterable[_Union[ResourceUnit, _Mapping]]] = ..., containers: _Optional[_Iterable[_Union[_common_pb2.ContainerStatus, _Mapping]]] = ..., isolation: _Optional[str] = ..., spark_versions: _Optional[_Iterable[str]] = ..., platform: _Optional[str] = ..., remarks: _Optional[_Iterable[str]] = ..., ownership_key: _Optional[str] = ..., followed_epoch: _Optional[int] = ..., followed_epoch_id: _Optional[str] = ..., labels: _Optional[_Iterable[str]] = ..., runtimes: _Optional[_Iterable[_Union[_common_pb2.SparkRuntime, _Mapping]]] = ..., preemption_grace_s: _Optional[float] = ...) -> None: ...
 
 class NodeHeartbeat(_message.Message):
-    __slots__ = ("usage", "containers", "shortcuts")
+    __slots__ = ("usage", "containers", "shortcuts", "gpu_uses")
     USAGE_FIELD_NUMBER: _ClassVar[int]
     CONTAINERS_FIELD_NUMBER: _ClassVar[int]
     SHORTCUTS_FIELD_NUMBER: _ClassVar[int]
+    GPU_USES_FIELD_NUMBER: _ClassVar[int]
     usage: NodeUsage
     containers: _containers.RepeatedCompositeFieldContainer[_common_pb2.ContainerStatus]
     shortcuts: _containers.RepeatedCompositeFieldContainer[Shortcut]
-    def __init__(self, usage: _Optional[_Union[NodeUsage, _Mapping]] = ..., containers: _Optional[_Iterable[_Union[_common_pb2.ContainerStatus, _Mapping]]] = ..., shortcuts: _Optional[_Iterable[_Union[Shortcut, _Mapping]]] = ...) -> None: ...
+    gpu_uses: _containers.RepeatedCompositeFieldContainer[_common_pb2.ContainerGpuUse]
+    def __init__(self, usage: _Optional[_Union[NodeUsage, _Mapping]] = ..., containers: _Optional[_Iterable[_Union[_common_pb2.ContainerStatus, _Mapping]]] = ..., shortcuts: _Optional[_Iterable[_Union[Shortcut, _Mapping]]] = ..., gpu_uses: _Optional[_Iterable[_Union[_common_pb2.ContainerGpuUse, _Mapping]]] = ...) -> None: ...
 
 class Shortcut(_message.Message):
     __slots__ = ("name", "state", "note", "used", "missed", "why_missed")

@@ -325,10 +325,12 @@ class GetPipelineProfilesRequest(_message.Message):
     def __init__(self, name: _Optional[str] = ..., user: _Optional[str] = ..., asker: _Optional[str] = ...) -> None: ...
 
 class GetPipelineProfilesResponse(_message.Message):
-    __slots__ = ("profiles",)
+    __slots__ = ("profiles", "containers")
     PROFILES_FIELD_NUMBER: _ClassVar[int]
+    CONTAINERS_FIELD_NUMBER: _ClassVar[int]
     profiles: _containers.RepeatedCompositeFieldContainer[PipelineProfile]
-    def __init__(self, profiles: _Optional[_Iterable[_Union[PipelineProfile, _Mapping]]] = ...) -> None: ...
+    containers: _containers.RepeatedCompositeFieldContainer[_common_pb2.ContainerGpuUse]
+    def __init__(self, profiles: _Optional[_Iterable[_Union[PipelineProfile, _Mapping]]] = ..., containers: _Optional[_Iterable[_Union[_common_pb2.ContainerGpuUse, _Mapping]]] = ...) -> None: ...
 
 class PipelineProfile(_message.Message):
     __slots__ = ("row", "size_above_mb", "size_at_most_mb", "cpu_s", "gpu_s", "memory_mib", "gpu_memory_mib", "gpu_use", "gpu_use_runs", "cpu_p90_s", "cpu_p99_s", "gpu_p90_s", "gpu_p99_s", "gpu_memory_mean_mib", "gpu_memory_deviation_mib", "out_of_gpu_memory")
@@ -355,7 +357,7 @@ class PipelineProfile(_message.Message):
     gpu_s: float
     memory_mib: float
     gpu_memory_mib: float
-    gpu_use: _containers.RepeatedCompositeFieldContainer[GpuUsePart]
+    gpu_use: _containers.RepeatedCompositeFieldContainer[_common_pb2.GpuUsePart]
     gpu_use_runs: int
     cpu_p90_s: float
     cpu_p99_s: float
@@ -364,7 +366,7 @@ class PipelineProfile(_message.Message):
     gpu_memory_mean_mib: float
     gpu_memory_deviation_mib: float
     out_of_gpu_memory: int
-    def __init__(self, row: _Optional[_Union[PipelineRow, _Mapping]] = ..., size_above_mb: _Optional[float] = ..., size_at_most_mb: _Optional[float] = ..., cpu_s: _Optional[float] = ..., gpu_s: _Optional[float] = ..., memory_mib: _Optional[float] = ..., gpu_memory_mib: _Optional[float] = ..., gpu_use: _Optional[_Iterable[_Union[GpuUsePart, _Mapping]]] = ..., gpu_use_runs: _Optional[int] = ..., cpu_p90_s: _Optional[float] = ..., cpu_p99_s: _Optional[float] = ..., gpu_p90_s: _Optional[float] = ..., gpu_p99_s: _Optional[float] = ..., gpu_memory_mean_mib: _Optional[float] = ..., gpu_memory_deviation_mib: _Optional[float] = ..., out_of_gpu_memory: _Optional[int] = ...) -> None: ...
+    def __init__(self, row: _Optional[_Union[PipelineRow, _Mapping]] = ..., size_above_mb: _Optional[float] = ..., size_at_most_mb: _Optional[float] = ..., cpu_s: _Optional[float] = ..., gpu_s: _Optional[float] = ..., memory_mib: _Optional[float] = ..., gpu_memory_mib: _Optional[float] = ..., gpu_use: _Optional[_Iterable[_Union[_common_pb2.GpuUsePart, _Mapping]]] = ..., gpu_use_runs: _Optional[int] = ..., cpu_p90_s: _Optional[float] = ..., cpu_p99_s: _Optional[float] = ..., gpu_p90_s: _Optional[float] = ..., gpu_p99_s: _Optional[float] = ..., gpu_memory_mean_mib: _Optional[float] = ..., gpu_memory_deviation_mib: _Optional[float] = ..., out_of_gpu_memory: _Optional[int] = ...) -> None: ...
 
 class PipelineTaskInfo(_message.Message):
     __slots__ = ("task_id", "pipeline", "size_mb", "submitted_at_s", "node", "attempt", "state", "outcome", "placed_by", "fallback", "runs_placed_by", "run_fallback", "user", "application_id")
@@ -530,20 +532,8 @@ class PipelineRun(_message.Message):
     GPU_USE_FIELD_NUMBER: _ClassVar[int]
     attempt: PipelineAttempt
     timing: SubtaskTiming
-    gpu_use: _containers.RepeatedCompositeFieldContainer[GpuUsePart]
-    def __init__(self, attempt: _Optional[_Union[PipelineAttempt, _Mapping]] = ..., timing: _Optional[_Union[SubtaskTiming, _Mapping]] = ..., gpu_use: _Optional[_Iterable[_Union[GpuUsePart, _Mapping]]] = ...) -> None: ...
-
-class GpuUsePart(_message.Message):
-    __slots__ = ("gpu", "memory_mib", "cores", "pcie")
-    GPU_FIELD_NUMBER: _ClassVar[int]
-    MEMORY_MIB_FIELD_NUMBER: _ClassVar[int]
-    CORES_FIELD_NUMBER: _ClassVar[int]
-    PCIE_FIELD_NUMBER: _ClassVar[int]
-    gpu: float
-    memory_mib: float
-    cores: float
-    pcie: float
-    def __init__(self, gpu: _Optional[float] = ..., memory_mib: _Optional[float] = ..., cores: _Optional[float] = ..., pcie: _Optional[float] = ...) -> None: ...
+    gpu_use: _containers.RepeatedCompositeFieldContainer[_common_pb2.GpuUsePart]
+    def __init__(self, attempt: _Optional[_Union[PipelineAttempt, _Mapping]] = ..., timing: _Optional[_Union[SubtaskTiming, _Mapping]] = ..., gpu_use: _Optional[_Iterable[_Union[_common_pb2.GpuUsePart, _Mapping]]] = ...) -> None: ...
 
 class PipelineData(_message.Message):
     __slots__ = ("attempt", "offset", "data")

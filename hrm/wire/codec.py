@@ -363,6 +363,7 @@ def to_spec(message: common.ContainerSpec) -> ContainerSpec:
         user=to_text(message.user, "user"),
         stands_first=message.stands_first,
         yields=message.yields,
+        application_name=to_text(message.application_name, "application_name"),
     )
 
 
@@ -381,6 +382,7 @@ def from_spec(value: ContainerSpec) -> common.ContainerSpec:
         user=value.user,
         stands_first=value.stands_first,
         yields=value.yields,
+        application_name=value.application_name,
     )
 
 

@@ -33,6 +33,7 @@ from hrm.errors import InvalidRequest
 from hrm.text import shortened
 from hrm.v1 import admin_pb2
 from hrm.v1 import node_pb2 as pb
+from hrm.v1.common_pb2 import ContainerGpuUse
 from hrm.wire import codec, requirements
 from hrm.wire.enums import numbers_of
 
@@ -84,12 +85,16 @@ def from_registration(
 
 
 def from_heartbeat(
-    usage: Usage | None, containers: Iterable[ContainerStatus], shortcuts: Iterable[Shortcut]
+    usage: Usage | None,
+    containers: Iterable[ContainerStatus],
+    shortcuts: Iterable[Shortcut],
+    gpu_uses: Iterable[ContainerGpuUse] = (),
 ) -> pb.NodeMessage:
     heartbeat = pb.NodeHeartbeat(
         usage=None if usage is None else from_usage(usage),
         containers=[codec.from_status(status) for status in containers],
         shortcuts=[from_shortcut(shortcut) for shortcut in shortcuts],
+        gpu_uses=gpu_uses,
     )
     return pb.NodeMessage(heartbeat=heartbeat)
 

@@ -27,6 +27,7 @@ from hrm.v1 import pipeline_pb2 as pb
 from hrm.v1 import policy_pb2
 from hrm.wire import codec
 from hrm.wire import pipelines as pw
+from hrm.wire.gpu_uses import from_gpu_use, to_gpu_use
 
 if TYPE_CHECKING:  # neither an agent nor a client loads what places tasks
     from hrm.pipelines.core.table import NodeRow
@@ -168,7 +169,7 @@ def run_ended(attempt: pb.PipelineAttempt, report: ReportSubtask) -> pb.NodePipe
     run = pb.PipelineRun(
         attempt=attempt,
         timing=pw.from_timing(report.timing),
-        gpu_use=pw.from_gpu_use(report.gpu_use),
+        gpu_use=from_gpu_use(report.gpu_use),
     )
     return pb.NodePipelineMessage(run=run)
 
@@ -232,7 +233,7 @@ def to_report(
             task_id = pw.to_task_id(attempt.task_id)
             timing = pw.to_timing(message.run.timing, task_id)
             number = attempt.attempt - attempts_before
-            gpu_use = pw.to_gpu_use(message.run.gpu_use)
+            gpu_use = to_gpu_use(message.run.gpu_use)
             run = ReportSubtask(task_id=task_id, attempt=number, timing=timing, gpu_use=gpu_use)
             return m.SubtaskReported(now=now, name=name, report=run)
         case "ended":

@@ -13,10 +13,10 @@ from enum import Enum
 from pathlib import PurePosixPath
 from typing import Any, TypeVar
 
+from hrm.core.vocabulary.gpu_use import GpuUsePart
 from hrm.core.vocabulary.model import NodeName, WorkloadClass
 from hrm.errors import InvalidRequest
 from hrm.pipelines.core.device_memory import PeakMemory
-from hrm.pipelines.core.gpu_use import GpuUsePart, check_gpu_use
 from hrm.pipelines.core.model import (
     SIZE_BUCKETS_MB,
     Device,
@@ -39,7 +39,9 @@ from hrm.pipelines.core.node_messages import (
 from hrm.pipelines.core.reported_runs import CELLS, CO_RUNNERS_MAX
 from hrm.text import shortened
 from hrm.v1 import pipeline_pb2 as pb
+from hrm.v1.common_pb2 import ContainerGpuUse
 from hrm.wire import codec
+from hrm.wire.gpu_uses import from_gpu_use
 
 __all__ = [
     "CHUNK_BYTES",
@@ -47,7 +49,6 @@ __all__ = [
     "attempt_of",
     "check_key",
     "from_capacity",
-    "from_gpu_use",
     "from_load",
     "from_outcome",
     "from_pipeline",
@@ -57,7 +58,6 @@ __all__ = [
     "from_timing",
     "to_capacity",
     "to_files",
-    "to_gpu_use",
     "to_load",
     "to_outcome",
     "to_pipeline",
@@ -371,19 +371,10 @@ def from_profile(
     )
 
 
-def from_profiles(profiles: Iterable[pb.PipelineProfile]) -> pb.GetPipelineProfilesResponse:
-    return pb.GetPipelineProfilesResponse(profiles=profiles)
-
-
-def from_gpu_use(use: Sequence[GpuUsePart]) -> list[pb.GpuUsePart]:
-    return [pb.GpuUsePart(**part._asdict()) for part in use]
-
-
-def to_gpu_use(messages: Sequence[pb.GpuUsePart]) -> tuple[GpuUsePart, ...]:
-    """Raises InvalidRequest: it is no profile."""
-    use = tuple(GpuUsePart(one.gpu, one.memory_mib, one.cores, one.pcie) for one in messages)
-    check_gpu_use(use)
-    return use
+def from_profiles(
+    profiles: Iterable[pb.PipelineProfile], containers: Iterable[ContainerGpuUse]
+) -> pb.GetPipelineProfilesResponse:
+    return pb.GetPipelineProfilesResponse(profiles=profiles, containers=containers)
 
 
 def from_timing(timing: SubtaskTiming, node: str = "") -> pb.SubtaskTiming:

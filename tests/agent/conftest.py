@@ -128,6 +128,7 @@ class Master(node_pb2_grpc.NodeServiceServicer):
         decommissions: bool = True,
         decommission_signal: str = "",
         user: str = "",
+        application_name: str = "",
         **more: Any,
     ) -> None:
         spec = common_pb2.ContainerSpec(
@@ -145,6 +146,7 @@ class Master(node_pb2_grpc.NodeServiceServicer):
                 decommission_signal=decommission_signal,
             ),
             user=user,
+            application_name=application_name,
         )
         self._out.put_nowait(self._message(assign=spec))
 

@@ -1,8 +1,9 @@
 """A declared fake of NVML, for agents on machines without a GPU.
 
 ``install(path)`` replaces pynvml's functions. The file at ``path`` is the driver's state:
-``{"memory_mib": [1000], "processes": {"0": {"4711": 300}}}``: the GPUs, and by GPU and process the
-MiB in use. A test writes it while the agent runs.
+``{"memory_mib": [1000], "processes": {"0": {"4711": 300}}, "busy": {"4711": 50}}``: the GPUs, by
+GPU and process the MiB in use, and by process the share of time, percent, with a kernel. A test
+writes it while the agent runs.
 """
 
 from __future__ import annotations
@@ -22,10 +23,16 @@ LOSE_VARIABLE = "TEST_LOSE_NVML"
 _MIB = 1 << 20
 
 
-def write_state(path: Path, memory_mib: list[int], processes: dict[int, dict[int, int]]) -> None:
+def write_state(
+    path: Path,
+    memory_mib: list[int],
+    processes: dict[int, dict[int, int]],
+    busy: dict[int, int] | None = None,
+) -> None:
     """Write the driver's state, atomically."""
     made = path.with_suffix(".partial")
-    made.write_text(json.dumps({"memory_mib": memory_mib, "processes": processes}))
+    state = {"memory_mib": memory_mib, "processes": processes, "busy": busy or {}}
+    made.write_text(json.dumps(state))
     made.rename(path)
 
 
@@ -42,6 +49,15 @@ def install(path: Path) -> None:
         found = known()["processes"].get(str(index), {})
         return [SimpleNamespace(pid=int(p), usedGpuMemory=mib * _MIB) for p, mib in found.items()]
 
+    def utilisation(_index: int, since_us: int) -> list[SimpleNamespace]:
+        busy = known()["busy"]
+        if not busy:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_FOUND)
+        return [
+            SimpleNamespace(pid=int(pid), smUtil=share, timeStamp=since_us + 1)
+            for pid, share in busy.items()
+        ]
+
     replies = {
         "nvmlInit": lambda: None,
         "nvmlShutdown": lambda: None,
@@ -53,6 +69,7 @@ def install(path: Path) -> None:
         "nvmlDeviceGetUUID": lambda index: f"GPU-{index}",
         "nvmlDeviceGetName": lambda _index: "Fake One",
         "nvmlDeviceGetComputeRunningProcesses": computing,
+        "nvmlDeviceGetProcessUtilization": utilisation,
         "nvmlDeviceGetMPSComputeRunningProcesses": lambda _index: [],
         "nvmlDeviceGetGraphicsRunningProcesses": lambda _index: [],
     }

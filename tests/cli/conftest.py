@@ -285,12 +285,15 @@ class FakePipelines(pipeline_pb2_grpc.PipelineServiceServicer):
     def __init__(self) -> None:
         self.requests: list[Any] = []
         self.profiles: list[pipeline_pb2.PipelineProfile] = []
+        self.containers: list[common_pb2.ContainerGpuUse] = []
 
     def GetProfiles(  # noqa: N802
         self, request: Any, context: grpc.ServicerContext
     ) -> pipeline_pb2.GetPipelineProfilesResponse:
         self.requests.append(request)
-        return pipeline_pb2.GetPipelineProfilesResponse(profiles=self.profiles)
+        return pipeline_pb2.GetPipelineProfilesResponse(
+            profiles=self.profiles, containers=self.containers
+        )
 
 
 class _RequireToken(grpc.ServerInterceptor):  # type: ignore[type-arg]

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from typer.testing import Result
 
+from hrm.v1 import common_pb2
 from hrm.v1 import pipeline_pb2 as pb
 from tests.cli.conftest import FakeMaster
 
@@ -82,3 +83,33 @@ def test_what_was_never_measured_says_what_to_type(hrm: Run, master: FakeMaster)
     assert done.exit_code == 0 and done.stdout == ""
     assert "no step of vid[e]o was measured yet" in done.stderr.replace("\n", " ")
     assert "hrm pipeline list --all" in done.stderr
+
+
+def test_what_containers_use_of_a_gpu_is_shown_by_node(hrm: Run, master: FakeMaster) -> None:
+    one = common_pb2.ContainerGpuUse(
+        user="ann", application_name="train", part="executor", resource_profile_id=1,
+        gpu_memory_mib=4096, runs=12, node="node-1",
+    )  # fmt: skip
+    for number in range(16):
+        one.use.add(gpu=0.5, memory_mib=100.0 * number, cores=0.5)
+    master.pipelines.containers = [one]
+    done = hrm("app", "profile", "train")
+    assert done.exit_code == 0, done.stderr
+    header, time, memory, *_ = done.stdout.splitlines()
+    assert header.split()[:3] == ["application", "node", "part"]
+    assert time.split()[:7] == ["train", "node-1", "executor,", "profile", "1", "4,096", "12"]
+    assert time.split()[-8:] == ["50"] * 8
+    eighths = "100 300 500 700 900 1,100 1,300 1,500"
+    assert memory.split() == ["memory,", "MiB", *eighths.split()]
+    document = json.loads(hrm("app", "profile", "train", "--output", "json").stdout)
+    assert document["containers"][0]["application_name"] == "train"
+    assert len(document["containers"][0]["use"]) == 16
+
+
+def test_without_any_record_the_commands_that_list_names_are_named(
+    hrm: Run, master: FakeMaster
+) -> None:
+    master.pipelines.profiles = []
+    shown = hrm("app", "profile", "nothing")
+    assert shown.exit_code == 0
+    assert "hrm pipeline list --all" in shown.output and "hrm apps --all" in shown.output

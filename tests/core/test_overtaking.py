@@ -176,7 +176,7 @@ def test_no_reservation_is_broken_where_run_times_are_known(
             assert now <= reserved_s.get(each.container_id, now)
         first = next(iter(queue.batch_waiting.values()), None)
         if first is not None and not fits(first.demand, queue.free):
-            made = Reservation.to(first.demand, first.passed, queue.free, queue._held(now))
+            made = Reservation.to(first.demand, first.passed, queue.free, queue.held(now))
             assert made.shadow_time_s <= reserved_s.setdefault(
                 first.container_id, made.shadow_time_s
             )

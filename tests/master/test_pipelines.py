@@ -13,9 +13,9 @@ import pytest
 
 from hrm import ownership_keys
 from hrm.config import MasterSettings
+from hrm.core.vocabulary.gpu_use import USE_PARTS
 from hrm.core.vocabulary.model import NodeName
 from hrm.errors import InvalidConfig, InvalidRequest
-from hrm.pipelines.core.gpu_use import USE_PARTS
 from hrm.pipelines.core.model import Device, Row, TaskId
 from hrm.pipelines.master import kept_tasks
 from hrm.pipelines.master.settings import pipeline_policy, resizing
@@ -23,7 +23,7 @@ from hrm.pipelines.master.streams import WorkerStream
 from hrm.pipelines.policies.corun import Stdm
 from hrm.pipelines.policies.corun.store import merge_estimates
 from hrm.policies.guard import GuardRegistry
-from hrm.v1 import admin_pb2, policy_pb2, policy_pb2_grpc
+from hrm.v1 import admin_pb2, common_pb2, policy_pb2, policy_pb2_grpc
 from hrm.v1 import pipeline_pb2 as pb
 from hrm.wire import pipelines as pw
 from tests.core.pipeline.building import BOTH, Node, capacity, pipeline, subtask, task
@@ -358,7 +358,7 @@ async def test_what_the_queue_refuses_is_refused_to_its_client(tmp_path: Path) -
 
 async def test_what_a_run_used_of_its_gpu_is_in_its_users_profiles(tmp_path: Path) -> None:
     spec = pw.from_pipeline(pipeline(subtask("a", on=BOTH)))
-    part = pb.GpuUsePart(gpu=0.5, memory_mib=700.0, cores=0.5, pcie=0.25)
+    part = common_pb2.GpuUsePart(gpu=0.5, memory_mib=700.0, cores=0.5, pcie=0.25)
     async with serving(tmp_path) as at:
         worker, order = await at.placed("t", gpus=1, pipeline=spec)
         row = pb.PipelineRow(kind="kind/a", bucket=0, gpu_model="P4")

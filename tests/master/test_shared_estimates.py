@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from structlog.testing import capture_logs
 
+from hrm.core.vocabulary.gpu_use import USE_PARTS, GpuUsePart
 from hrm.core.vocabulary.model import NodeName
-from hrm.pipelines.core.gpu_use import USE_PARTS, GpuUsePart
 from hrm.pipelines.core.model import Device, Row
 from hrm.pipelines.master import estimates as module
 from hrm.pipelines.master.estimates import EstimatesOfUsers

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pynvml
 import pytest
 
-from hrm.pipelines.core.gpu_use import USE_PARTS, check_gpu_use
+from hrm.core.vocabulary.gpu_use import USE_PARTS, check_gpu_use
 from hrm.pipelines.worker.gpu_use_recorder import GpuUseRecorder, GpuUseRecording
 
 MIB = 1 << 20

@@ -18,9 +18,9 @@ import psutil
 import pytest
 
 from hrm import rpc
+from hrm.core.vocabulary.gpu_use import USE_PARTS, GpuUsePart
 from hrm.errors import InvalidConfig
 from hrm.pipelines.core import node_messages as m
-from hrm.pipelines.core.gpu_use import USE_PARTS, GpuUsePart
 from hrm.pipelines.core.model import Device, Row, TaskId
 from hrm.pipelines.core.node_messages import TaskOutcome
 from hrm.pipelines.policies.corun import Stdm

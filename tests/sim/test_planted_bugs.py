@@ -18,6 +18,7 @@ from tests.sim.planted import (
     drivers,
     elasticity,
     gangs,
+    gpu_waiters,
     gpus,
     masters,
     nodes,
@@ -58,21 +59,22 @@ from tests.sim.planted.plans import (
 )
 
 SEEDS = range(150)
+_WITH_PLANS = frozenset(
+    {"yielding", "pipelines", "priorities", "training", "scaling", "gpu-waiters"}
+)
 LIMITS = (
-    Limits(without=frozenset({"yielding", "pipelines", "priorities", "training", "scaling"})),
-    Limits(
-        without=frozenset(
-            {"submissions", "yielding", "pipelines", "priorities", "training", "scaling"}
-        )
-    ),
+    Limits(without=_WITH_PLANS),
+    Limits(without=frozenset({"submissions", *_WITH_PLANS})),
 )
 """One of the bugs is rare if the nodes are full of drivers; those of what yields and of classes
 have plans."""
-PLAIN = Limits(without=frozenset({"queues", "yielding", "pipelines", "training", "scaling"}))
+PLAIN = Limits(
+    without=frozenset({"queues", "yielding", "pipelines", "training", "scaling", "gpu-waiters"})
+)
 """What the seeds below meant when they found something."""
 MODULES = (
     *(scheduling, gangs, nodes, masters, turns, gpus, drivers, queues, platforms, yielding),
-    *(pipelines, priorities, elasticity, pool),
+    *(pipelines, priorities, elasticity, pool, gpu_waiters),
 )
 BUGS = [bug for module in MODULES for bug in module.BUGS]
 
@@ -154,12 +156,7 @@ CAUGHT_UNDER: dict[Callable[[pytest.MonkeyPatch], None], Plan] = {
     gangs.gangs_of_all_sizes_alike: behind_a_large_gang(0),
     gangs.gangs_behind_any_smaller: behind_a_labelled_gang(0),
     scheduling.exclusions_of_all_alike: behind_an_excluded_job(0),
-    gangs.gang_of_one_size: draw(
-        1597,
-        Limits(
-            without=frozenset({"labels", "queues", "yielding", "pipelines", "training", "scaling"})
-        ),
-    ),
+    gangs.gang_of_one_size: draw(1597, Limits(without=frozenset({"labels", *PLAIN.without}))),
     scheduling.units_of_one_node_are_one: beside_a_free_gpu(0),
     gpus.gpu_granted_twice: gpu_rivals(0, preemption=True),
     scheduling.end_of_streams_awaited_in_order: behind_a_stream(0),
@@ -202,6 +199,11 @@ CAUGHT_UNDER: dict[Callable[[pytest.MonkeyPatch], None], Plan] = {
     priorities.interrupted_without_end: queue_plans.interrupted(),
     priorities.the_highest_interrupt_each_other: queue_plans.interrupted(),
     priorities.interrupted_and_last: queue_plans.interrupted(),
+    gpu_waiters.passed_without_bound: gpu_waiters.many_for_one_gpu(0),
+    gpu_waiters.memory_as_declared: gpu_waiters.many_for_one_gpu(0, greedy=True),
+    gpu_waiters.need_of_what_runs_forgotten: gpu_waiters.many_for_one_gpu(0, greedy=True),
+    gpu_waiters.kept_back_for_good: gpu_waiters.many_for_one_gpu(0, greedy=True),
+    gpu_waiters.named_before_streams: gpu_waiters.many_for_one_gpu(0, stream=True),
     elasticity.gangs_are_broken_up: elasticity.trainings(0),
     elasticity.the_limit_is_forgotten: elasticity.trainings(0),
     elasticity.ended_and_elastic: elasticity.trainings(0),
@@ -210,8 +212,8 @@ CAUGHT_UNDER: dict[Callable[[pytest.MonkeyPatch], None], Plan] = {
     pool.drivers_are_drained: pool.few_wanted(0),
     pool.busy_machines_are_removed: pool.few_wanted(0),
     pool.the_only_node_of_a_stream_goes: pool.few_wanted(0),
-    pool.drained_and_forgotten: draw(146, Limits()),
-    pool.incomplete_is_complete: draw(646, Limits()),
+    pool.drained_and_forgotten: draw(146, Limits(without=frozenset({"gpu-waiters"}))),
+    pool.incomplete_is_complete: draw(646, Limits(without=frozenset({"gpu-waiters"}))),
     pipelines.end_of_an_old_attempt: pipelines.cut_workers(0),
     pipelines.tasks_of_a_lost_worker: pipelines.busy_workers(0),
     pipelines.placed_though_it_came_back: pipelines.busy_workers(0),

@@ -43,9 +43,10 @@ class Processes:
         mps: Mps,
         tracker: Tracker,
         shuffle: ShuffleService | None,
+        on_start: Callable[[ContainerSpec], None],
         on_failure: Callable[[str, ContainerEnd], None],
     ) -> None:
-        """``on_failure``: a container could not be started."""
+        """``on_start``: a container has a process. ``on_failure``: it could not be started."""
         self._containers = containers
         self._command_of = command_of
         self._machine = machine
@@ -53,6 +54,7 @@ class Processes:
         self._mps = mps
         self._tracker = tracker
         self._shuffle = shuffle
+        self._on_start = on_start
         self._on_failure = on_failure
         self._starting: dict[str, asyncio.Task[None]] = {}
         self._pins: dict[str, tuple[int, ...]] = {}
@@ -94,6 +96,7 @@ class Processes:
         if (cpus := self._pins.pop(container_id, None)) is not None:
             self._pin(container_id, cpus)
         self._track(spec)
+        self._on_start(spec)
         _log.info("started", container=container_id, resources=str(spec.resources))
 
     def adopt(self, adopted: Adopted) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pynvml
 
-__all__ = ["capacity_and_used_bytes", "memory_by_process", "process_bytes"]
+__all__ = ["busy_by_process", "capacity_and_used_bytes", "memory_by_process", "process_bytes"]
 
 _NOT_OFFERED = (pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
 """An older driver, or a GPU without that kind of process."""
@@ -33,6 +33,23 @@ def memory_by_process(handle: Any) -> dict[int, int | None]:
         sizes = (found.get(process.pid), process.usedGpuMemory)
         found[process.pid] = max((int(x) for x in sizes if x is not None), default=None)
     return found
+
+
+def busy_by_process(handle: Any, since_us: int) -> tuple[dict[int, float], int]:
+    """By process the share of time with a kernel of it, 0..1, as of the latest sample after
+    ``since_us``, and when that was (microseconds, of the driver). None is there that had none.
+
+    Raises:
+        pynvml.NVMLError: the driver does not report time by process, or does not respond.
+    """
+    try:
+        samples = pynvml.nvmlDeviceGetProcessUtilization(handle, since_us)
+    except pynvml.NVMLError as error:
+        if error.value == pynvml.NVML_ERROR_NOT_FOUND:  # no kernel ran in the meantime
+            return {}, since_us
+        raise
+    latest_us = max((one.timeStamp for one in samples), default=since_us)
+    return {one.pid: float(one.smUtil) / 100 for one in samples}, latest_us
 
 
 def process_bytes(pid: int) -> int:

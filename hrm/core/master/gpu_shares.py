@@ -394,11 +394,15 @@ class FairGpuParts:
         return [self._first(slots, now) for slots in self._users.kinds]
 
     def _first(self, slots: int, now: float) -> list[GpuUser]:
-        free_mib = max(
+        users = list(self._users.samples(slots))
+        queues = self._queues(users, now)
+        free_mib = sum(queues.starting_mib) + max(
             (
-                count * lot.size_mib
-                for user in self._users.samples(slots)
-                for lot, count in zip(user.lots, self._startable_of(user, now), strict=True)
+                (count + more) * lot.size_mib
+                for user, behind in zip(users, queues.behind, strict=True)
+                for lot, count, more in zip(
+                    user.lots, self._startable_of(user, now), behind, strict=True
+                )
             ),
             default=0,
         )

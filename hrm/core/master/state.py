@@ -468,6 +468,7 @@ class MasterState:
             user=app.record.user,
             stands_first=request.place == container.unit_id != NO_UNIT,
             yields=request.yields,
+            application_name=app.record.name,
         )
 
     def refresh(self, unit_id: ResourceUnitId) -> None:

@@ -37,7 +37,7 @@ class NodeContainerHappening(Enum):
     """A stream waits at its unit; or anything else, where it yields."""
     OVER_LIMIT = "over-limit"
     UNIT_CLOSED = "unit-closed"
-    """Its unit takes no containers any more."""
+    """Its unit takes no containers any more, or not this one, which it has kept back for long."""
     PROCESS_ENDED = "process-ended"
     CLASS_SET = "class-set"
     ACKNOWLEDGED = "acknowledged"

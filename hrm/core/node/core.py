@@ -21,7 +21,7 @@ Source: HRM paper, sections 2.1 (queue system, resource tracker) and 3.3 (queue 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
@@ -31,14 +31,21 @@ from hrm.core.node.auto_partitioning import (
     AutoBindingRules,
     sample_utilization,
 )
-from hrm.core.node.container_life import CONTAINER_AT_NODE, NodeContainerHappening
+from hrm.core.node.container_life import NodeContainerHappening
+from hrm.core.node.gpu_waiters import GpuWaiterPolicy, GpuWaiters
 from hrm.core.node.layout import carry_over, exceeds, held_at, no_gpu, settle
+from hrm.core.node.node_container import NodeContainer, new_life
 from hrm.core.node.preemption import preemptions
 from hrm.core.queue.pools import queues_of
-from hrm.core.queue.resource_unit import UnitQueue
+from hrm.core.queue.resource_unit import StartBatch, UnitQueue
 from hrm.core.queue.yielding import yields_there
-from hrm.core.vocabulary.bounds import BOUNDS, PREEMPTION_GRACE_S, YIELD_GRACE_S
-from hrm.core.vocabulary.event_table import Lifecycle
+from hrm.core.vocabulary.bounds import (
+    BOUNDS,
+    GPU_WAITER_BOUNDS,
+    PREEMPTION_GRACE_S,
+    YIELD_GRACE_S,
+    GpuWaiterBounds,
+)
 from hrm.core.vocabulary.feasibility import Vector, could_hold, demand_vector, fits, plus
 from hrm.core.vocabulary.model import (
     NO_UNIT,
@@ -67,19 +74,6 @@ __all__ = ["NodeCore"]
 TOMBSTONES = 10_000
 
 
-@dataclass(slots=True)
-class _Container:
-    spec: ContainerSpec
-    life: Lifecycle[ContainerState, NodeContainerHappening]
-    assigned_at_s: float
-    started_at_s: float = 0.0
-    ended_at_s: float = 0.0
-    end: ContainerEnd | None = None
-    decommissioning: bool = False
-    has_process: bool = False
-    preempted: bool = False
-
-
 class NodeCore:
     """One node.
 
@@ -104,13 +98,16 @@ class NodeCore:
         auto_binding: AutoBindingRules | None = None,
         preemption_grace_s: float | None = PREEMPTION_GRACE_S,
         yield_grace_s: float = YIELD_GRACE_S,
+        gpu_waiters: GpuWaiterPolicy | None = None,
+        gpu_waiter_bounds: GpuWaiterBounds = GPU_WAITER_BOUNDS,
     ) -> None:
         """``units``: ``hardware`` partitioned by ``binding``; without it never partitioned again.
 
         ``auto_binding``: rules by which the node changes a partial binding itself; None: never.
         ``preemption_grace_s``: grace period of a preempted batch container; None: no preemption.
         ``yield_grace_s``: that of a container that yields, which any other that waits preempts; the
-        units get it, for estimates.
+        units get it, for estimates. ``gpu_waiters``: chooses which batch starts next on a shared
+        GPU; None: the order of the line does.
         """
         self.name = name
         self.hardware = hardware
@@ -123,11 +120,14 @@ class NodeCore:
         self.yield_grace_s = yield_grace_s
         self._layout = self._with_grace(units)
         self.units: dict[ResourceUnitId, UnitQueue] = queues_of(self._layout)
-        self.containers: dict[ContainerId, _Container] = {}
+        self.containers: dict[ContainerId, NodeContainer] = {}
         self.followed: Followed | None = None
         self.connected = False
         self._default_duration_s = default_duration_s
         self.preemption_grace_s = preemption_grace_s
+        self.gpu_waiters: GpuWaiters | None = None
+        if gpu_waiters is not None:
+            self.gpu_waiters = GpuWaiters(gpu_waiters, self.containers, gpu_waiter_bounds)
         self._tombstones: dict[ContainerId, None] = {}
         self._out: list[c.NodeCommand] = []
 
@@ -166,6 +166,7 @@ class NodeCore:
                     self.closed = ""
                     self._out.append(c.RegisterAgain(binding=None))
             case e.HeartbeatDue():
+                self._return_kept_back(event.now)
                 self._out.append(c.SendHeartbeat(statuses=self.statuses()))
             case e.MasterConnected():
                 self.connected = True
@@ -189,7 +190,7 @@ class NodeCore:
 
     def statuses(self) -> tuple[ContainerStatus, ...]:
         """Every container that the master has not yet acknowledged, ended ones included."""
-        return tuple(self._status(container) for container in self.containers.values())
+        return tuple(container.status(self.name) for container in self.containers.values())
 
     @property
     def epoch(self) -> int:
@@ -213,7 +214,7 @@ class NodeCore:
         if known is not None and not known.life.takes(by):
             self._report(known)
             return
-        container = _Container(spec, _life(spec.container_id), event.now)
+        container = NodeContainer(spec, new_life(spec.container_id), event.now)
         self.containers[spec.container_id] = container
         if spec.container_id in self._tombstones:
             message = f"it has ended on {self.name} before"
@@ -263,7 +264,7 @@ class NodeCore:
 
     def _stop_running(
         self,
-        container: _Container,
+        container: NodeContainer,
         cause: EndCause,
         reason: str,
         grace_s: float,
@@ -276,7 +277,7 @@ class NodeCore:
 
     def _stop_process(
         self,
-        container: _Container,
+        container: NodeContainer,
         cause: EndCause,
         reason: str,
         grace_s: float,
@@ -306,7 +307,8 @@ class NodeCore:
         ending = _ending(self.containers)
         owners = {x: k.spec.application_id for x, k in self.containers.items()}
         may = grace_s is not None
-        for preemption in preemptions(queue, ending, owners, now, preempts_batch=may):
+        batch = self._batch_order(queue)
+        for preemption in preemptions(queue, ending, owners, now, preempts_batch=may, batch=batch):
             victim, cause = self.containers[preemption.victim], EndCause.PREEMPTED
             reason = f"it is preempted for the stream container {preemption.waiter}"
             time_s = grace_s
@@ -370,7 +372,7 @@ class NodeCore:
         known = self.containers.get(spec.container_id)
         if known is not None and not known.life.takes(by):
             return
-        container = _Container(spec, _life(spec.container_id), event.started_at_s)
+        container = NodeContainer(spec, new_life(spec.container_id), event.started_at_s)
         container.has_process = True
         self.containers[spec.container_id] = container
         if not self._has_capacity(spec, event.now):
@@ -388,7 +390,7 @@ class NodeCore:
         self._report(container)
 
     def _end(
-        self, container: _Container, by: NodeContainerHappening, end: ContainerEnd, now: float
+        self, container: NodeContainer, by: NodeContainerHappening, end: ContainerEnd, now: float
     ) -> None:
         container.life.follow(by, ContainerState.ENDED, now, end.message or end.cause.value)
         container.ended_at_s = now
@@ -536,7 +538,8 @@ class NodeCore:
         if self.closed:
             return []
         ending = _ending(self.containers) if unit.line and unit.yielding_line else set()
-        started = [entry.container_id for entry in unit.start_all(now, ending)]
+        batch = self._batch_order(unit)
+        started = [entry.container_id for entry in unit.start_all(now, ending, batch)]
         for container_id in started:
             container = self.containers[container_id]
             container.life.take(NodeContainerHappening.STARTED, now, "its unit has capacity")
@@ -546,6 +549,25 @@ class NodeCore:
             self._report(container)
         self._preempt(unit, now)
         return started
+
+    def _batch_order(self, unit: UnitQueue) -> StartBatch | None:
+        """What starts the batch of the unit's pool in another order than that of its line."""
+        order = self.gpu_waiters
+        return order.start_batch if order is not None and order.concerns(unit.pool) else None
+
+    def _return_kept_back(self, now: float) -> None:
+        """What has been kept back for too long is requested again, wherever there is a place."""
+        if self.gpu_waiters is None:
+            return
+        for container_id in self.gpu_waiters.kept_too_long(self.units.values(), now):
+            container = self.containers[container_id]
+            message = (
+                f"next to what runs at {container.spec.unit_id} it is expected to need more device "
+                f"memory than there is, by what such containers have used"
+            )
+            end = ContainerEnd(cause=EndCause.PREEMPTED, message=message)
+            if container.life.takes(NodeContainerHappening.UNIT_CLOSED):
+                self._end(container, NodeContainerHappening.UNIT_CLOSED, end, now)
 
     def _entry(self, spec: ContainerSpec) -> Entry:
         duration_s = spec.expected_duration_s or self._default_duration_s
@@ -560,33 +582,11 @@ class NodeCore:
             yields=spec.yields,
         )
 
-    def _report(self, container: _Container) -> None:
-        self._out.append(c.ReportContainer(status=self._status(container)))
-
-    def _status(self, container: _Container) -> ContainerStatus:
-        spec = container.spec
-        return ContainerStatus(
-            container_id=spec.container_id,
-            application_id=spec.application_id,
-            executor_id=spec.executor_id,
-            resource_profile_id=spec.resource_profile_id,
-            workload_class=spec.workload_class,
-            resources=spec.resources,
-            state=container.life.state,
-            node=self.name,
-            unit_id=spec.unit_id,
-            assigned_at_s=container.assigned_at_s,
-            started_at_s=container.started_at_s,
-            ended_at_s=container.ended_at_s,
-            end=container.end,
-            expected_duration_s=spec.expected_duration_s,
-            preempted=container.preempted,
-            stands_first=spec.stands_first,
-            yields=spec.yields,
-        )
+    def _report(self, container: NodeContainer) -> None:
+        self._out.append(c.ReportContainer(status=container.status(self.name)))
 
 
-def _ending(containers: Mapping[ContainerId, _Container]) -> set[ContainerId]:
+def _ending(containers: Mapping[ContainerId, NodeContainer]) -> set[ContainerId]:
     """What has been ordered to end."""
     stopping = ContainerState.STOPPING
     return {x for x, k in containers.items() if k.life.state is stopping}
@@ -594,7 +594,3 @@ def _ending(containers: Mapping[ContainerId, _Container]) -> set[ContainerId]:
 
 def _holds(unit: ResourceUnit, spec: ContainerSpec) -> bool:
     return could_hold(demand_vector(spec.resources), unit)
-
-
-def _life(container_id: ContainerId) -> Lifecycle[ContainerState, NodeContainerHappening]:
-    return Lifecycle("container", container_id, CONTAINER_AT_NODE, ContainerState.ASSIGNED)

@@ -20,7 +20,7 @@ from collections.abc import Container, Mapping
 from dataclasses import dataclass
 
 from hrm.core.messages.claims import Entry
-from hrm.core.queue.resource_unit import UnitQueue, seen_from
+from hrm.core.queue.resource_unit import StartBatch, UnitQueue, seen_from
 from hrm.core.queue.yielding import supposed_starts, yields_there
 from hrm.core.vocabulary.feasibility import Vector, fits, minus, plus
 from hrm.core.vocabulary.model import ApplicationId, ContainerId, WorkloadClass, is_driver
@@ -46,6 +46,7 @@ def preemptions(
     now: float,
     *,
     preempts_batch: bool = True,
+    batch: StartBatch | None = None,
 ) -> list[Preemption]:
     """The victims for what waits in the pool of ``queue``: for streams unit by unit, those with a
     GPU first, and at each in order of arrival; then for batch in its order.
@@ -53,6 +54,7 @@ def preemptions(
     ``ending``: running containers that have been ordered to end. ``owners``: the application of
     each container; none but what yields is preempted for its own application, whose containers may
     become streams one by one. ``preempts_batch``: is batch that does not yield preempted, too?
+    ``batch``: as for ``UnitQueue.start_all``.
     """
     capacity = _PoolCapacity(queue, ending)
     yields = yields_there(queue)
@@ -72,7 +74,7 @@ def preemptions(
         for waiter in unit.stream_waiting.values() if not unit.unit.draining else ():
             choose(unit, waiter, yields_only=not preempts_batch)
     if yields and queue.line:
-        for unit, waiter in supposed_starts(queue, capacity.taken, now):
+        for unit, waiter in supposed_starts(queue, capacity.taken, now, batch):
             choose(unit, waiter, yields_only=True)
     return found
 

@@ -43,13 +43,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator
 from functools import partial
+from typing import TypeAlias
 
 from hrm.core.messages.claims import Entry
-from hrm.core.queue.reservation import Reservation
+from hrm.core.queue.batch_turn import BatchTurn
 from hrm.core.queue.start_rule import (
     UnitImage,
     due_s,
-    duration_s,
     free_soon,
     less_endless,
     startable,
@@ -75,10 +75,14 @@ from hrm.core.vocabulary.model import (
     WorkloadClass,
 )
 
-__all__ = ["UnitQueue", "seen_from"]
+__all__ = ["StartBatch", "UnitQueue", "seen_from"]
 
 
 _as_tuple = tuple.__new__  # makes a named tuple twice as fast as calling its class
+
+
+StartBatch: TypeAlias = Callable[[list["UnitQueue"], float], list[Entry]]
+"""Starts batch that waits at units of one pool, none of which a stream waits for, at a time."""
 
 
 def seen_from(unit: UnitQueue, owner: UnitQueue, entry: Entry) -> Vector:
@@ -335,9 +339,12 @@ class UnitQueue:
         self.running[container_id] = self.running[container_id]._replace(duration_s=run_s)
         self._changed()
 
-    def start_all(self, now: float, ending: Container[ContainerId] = ()) -> list[Entry]:
+    def start_all(
+        self, now: float, ending: Container[ContainerId] = (), batch: StartBatch | None = None
+    ) -> list[Entry]:
         """Start all that the rules let start, here and at siblings; returns them in order.
-        ``ending``: running containers that have been ordered to end."""
+        ``ending``: running containers that have been ordered to end. ``batch``: starts the batch
+        that waits at these units of the pool, where it does not start in its order."""
         started = []
         units = [queue for queue in self.pool if not queue.unit.draining]
         for queue in units:
@@ -347,11 +354,13 @@ class UnitQueue:
         # A stream that is left, here or at a sibling, is in the image and lets no batch start.
         units = [queue for queue in units if queue.batch_waiting]
         units = [queue for queue in units if not queue.image().stream_waiting]
-        if len(self.pool) > 1:
+        if batch is not None:
+            started += batch(units, now)
+        elif len(self.pool) > 1:
             started += self._start_batch(units, now)
         else:
             for queue in units:
-                waiting, held = queue.batch_waiting.values(), partial(queue._held, now)
+                waiting, held = queue.batch_waiting.values(), partial(queue.held, now)
                 chosen = list(startable((), waiting, queue.free, queue.beside_endless(), held, now))
                 started += [queue.run(entry, now) for entry in chosen]
         return started + self._start_yielding(now, ending) if self.yielding_line else started
@@ -383,38 +392,12 @@ class UnitQueue:
     def _start_batch(self, units: list[UnitQueue], now: float) -> list[Entry]:
         """``startable`` for the batch of a pool that waits at ``units``."""
         started: list[Entry] = []
-        left: list[tuple[UnitQueue, ContainerId]] = []
-        firsts: dict[UnitQueue, Entry] = {}
-        reservations: dict[UnitQueue, Reservation] = {}
+        turn: BatchTurn[UnitQueue] = BatchTurn(now)
         for container_id, queue in list(self.line.items()):
-            if queue not in units:
-                continue
-            entry = queue.batch_waiting[container_id]
-            if fits(entry.demand, queue.free):
-                until_s = now + duration_s(entry)
-                bound = [x for x in firsts if x is queue or x._has_rest(firsts[x])]
-                for each in bound:
-                    if each not in reservations:
-                        first, held = firsts[each], each._held(now)
-                        made = Reservation.to(first.demand, first.passed, each.free, held)
-                        reservations[each] = made
-                parts = [(reservations[x], seen_from(x, queue, entry)) for x in bound]
-                if all(
-                    reservation.allows(part, until_s) for reservation, part in parts
-                ) and not any(
-                    owner.batch_waiting[waiter].passed >= PASSES_MAX
-                    and (owner is queue or owner._has_rest(owner.batch_waiting[waiter]))
-                    for owner, waiter in left
-                ):
-                    for reservation, part in parts:
-                        reservation.passed_by(part, until_s)
-                    started.append(queue.run(entry, now))
-                    continue
-            elif not fits(entry.demand, queue.beside_endless()):
-                continue
-            else:
-                firsts.setdefault(queue, entry)
-            left.append((queue, container_id))
+            if queue in units and turn.admits(queue, queue.batch_waiting[container_id]):
+                entry = queue.batch_waiting[container_id]
+                turn.begins(queue, entry)
+                started.append(queue.run(entry, now))
         return started
 
     def _first(self) -> Entry | None:
@@ -423,10 +406,10 @@ class UnitQueue:
             return None
         for entry in self.batch_waiting.values():
             if not fits(entry.demand, self.free) and fits(entry.demand, self.beside_endless()):
-                return entry if self._has_rest(entry) else None
+                return entry if self.has_rest(entry) else None
         return None
 
-    def _has_rest(self, entry: Entry) -> bool:
+    def has_rest(self, entry: Entry) -> bool:
         """Is what ``entry`` needs besides the pool's cores and memory free?"""
         return leaves(self.free, own_part(entry.demand))
 
@@ -438,7 +421,7 @@ class UnitQueue:
         others = (x.pooled() for q in self.pool if q is not self for x in q.running.values())
         return less_endless(stream_free, others)
 
-    def _held(self, now: float) -> list[tuple[float, Vector]]:
+    def held(self, now: float) -> list[tuple[float, Vector]]:
         """What those that run here and at siblings hold of this unit, and until when."""
         grace_s = self.unit.yield_grace_s
         return [
@@ -554,7 +537,7 @@ class UnitQueue:
                 return
             waiter = queue.batch_waiting[each]
             if queue is self or (
-                queue._has_rest(waiter) and not fits(pooled_part(waiter.demand), queue.free)
+                queue.has_rest(waiter) and not fits(pooled_part(waiter.demand), queue.free)
             ):
                 queue.batch_waiting[each] = waiter.overtaken()
 

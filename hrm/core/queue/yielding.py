@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterator
 
 from hrm.core.messages.claims import Entry
-from hrm.core.queue.resource_unit import UnitQueue, seen_from
+from hrm.core.queue.resource_unit import StartBatch, UnitQueue, seen_from
 from hrm.core.vocabulary.feasibility import Vector, leaves, minus, plus
 from hrm.core.vocabulary.model import ContainerId
 
@@ -134,10 +134,11 @@ def spare(queue: UnitQueue, now: float) -> Vector:
 
 
 def supposed_starts(
-    queue: UnitQueue, gone: Container[ContainerId], now: float
+    queue: UnitQueue, gone: Container[ContainerId], now: float, batch: StartBatch | None = None
 ) -> list[tuple[UnitQueue, Entry]]:
     """The batch of the pool that would start if these running containers had ended, and nothing
-    that yields ran there; with the queue where each waits. Nothing changes."""
+    that yields ran there; with the queue where each waits. Nothing changes. ``batch``: as for
+    ``UnitQueue.start_all``."""
     copies = [_without(each, gone, queue.pool) for each in queue.pool]
     originals = dict(zip(map(id, copies), queue.pool, strict=True))
     twins = {id(each): copy for each, copy in zip(queue.pool, copies, strict=True)}
@@ -147,7 +148,7 @@ def supposed_starts(
     owners = dict(line)
     return [
         (originals[id(owners[entry.container_id])], entry)
-        for entry in copies[0].start_all(now)
+        for entry in copies[0].start_all(now, batch=batch)
         if entry.container_id in owners
     ]
 

@@ -12,6 +12,7 @@ from typing import Literal
 __all__ = [
     "BOUNDS",
     "DEVICE_MEMORY_RISK",
+    "GPU_WAITER_BOUNDS",
     "PASSES_MAX",
     "PREEMPTION_GRACE_S",
     "SCHEDULERS",
@@ -19,6 +20,7 @@ __all__ = [
     "YIELD_GRACE_S_MAX",
     "AutoBindingRules",
     "Bounds",
+    "GpuWaiterBounds",
 ]
 
 SCHEDULERS = 1
@@ -136,3 +138,25 @@ class AutoBindingRules:
     def __post_init__(self) -> None:
         assert 0 <= self.idle_percent < self.busy_percent
         assert min(self.window, self.cores_min) >= 1 and self.pause_s > 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuWaiterBounds:
+    """How far profiles may change the order in which batch starts on a shared GPU.
+
+    ``passes_max``: how many later ones may have started before one that may start itself.
+    ``ageing_factor``: after how many times its own expected run time one that waits goes first.
+    ``kept_max_s``: for how long one is kept back for which device memory is expected to lack.
+    """
+
+    passes_max: int = 8
+    ageing_factor: float = 10.0
+    kept_max_s: float = 120.0
+
+    def __post_init__(self) -> None:
+        assert 0 <= self.passes_max <= PASSES_MAX
+        assert self.ageing_factor > 0 and self.kept_max_s > 0
+
+
+GPU_WAITER_BOUNDS = GpuWaiterBounds()
+"""The defaults."""

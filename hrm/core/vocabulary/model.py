@@ -388,7 +388,7 @@ class ContainerSpec:
     """All that a node needs of a container. ``user``: the submitter's own claim.
 
     ``stands_first``: where it waits, it goes before other batch (``UnitQueue.enqueue``).
-    ``yields``: see ``ContainerRequest``.
+    ``yields``: see ``ContainerRequest``. ``application_name``: the application's, as it registered.
     """
 
     container_id: ContainerId
@@ -404,6 +404,7 @@ class ContainerSpec:
     user: str = ""
     stands_first: bool = False
     yields: bool = False
+    application_name: str = ""
 
 
 @record

@@ -15,9 +15,9 @@ from typing import NamedTuple, NewType, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from hrm.core.vocabulary.gpu_use import GpuUsePart
 from hrm.core.vocabulary.model import NodeName, WorkloadClass
 from hrm.pipelines.core.device_memory import PeakMemory
-from hrm.pipelines.core.gpu_use import GpuUsePart
 
 __all__ = [
     "CO_RUN_FEATURES",

@@ -11,8 +11,8 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from hrm.core.vocabulary.gpu_use import GpuUsePart
 from hrm.core.vocabulary.model import NodeName
-from hrm.pipelines.core.gpu_use import GpuUsePart
 from hrm.pipelines.core.model import Device, Row, SubtaskKey, TaskId, TaskSpec
 
 __all__ = [

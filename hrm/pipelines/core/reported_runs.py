@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from hrm.core.vocabulary.gpu_use import GpuUsePart
 from hrm.pipelines.core.feasibility import CAPS
-from hrm.pipelines.core.gpu_use import GpuUsePart
 from hrm.pipelines.core.model import (
     CO_RUN_FEATURES,
     Device,

@@ -16,6 +16,7 @@ from hrm.core.vocabulary.model import ContainerId, NodeName
 from hrm.errors import AlreadyExists, HrmError, InvalidRequest, LimitReached, NotFound
 from hrm.identity.caller import caller, check_scope, check_user, is_own, user_of
 from hrm.identity.roles import IdentityKind
+from hrm.master.container_uses import ContainerUseReports
 from hrm.master.paging import check_limit, page
 from hrm.pipelines.core import cluster_messages as m
 from hrm.pipelines.core.model import TaskId
@@ -44,8 +45,12 @@ _Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
 
 
 class PipelineService(pipeline_pb2_grpc.PipelineServiceServicer):
-    def __init__(self, tasks: PipelineTasks, heartbeat_interval_s: float) -> None:
+    def __init__(
+        self, tasks: PipelineTasks, heartbeat_interval_s: float, uses: ContainerUseReports
+    ) -> None:
+        """``uses``: what nodes have recorded of containers' use of GPUs."""
         self._tasks = tasks
+        self._uses = uses
         self._heartbeat_interval_s = heartbeat_interval_s
 
     async def Submit(  # noqa: N802
@@ -144,11 +149,15 @@ class PipelineService(pipeline_pb2_grpc.PipelineServiceServicer):
         self, request: pb.GetPipelineProfilesRequest, context: _Context
     ) -> pb.GetPipelineProfilesResponse:
         if not request.name:
-            raise InvalidRequest("name: give a pipeline, or the kind of one of its steps")
+            raise InvalidRequest(
+                "name: give a pipeline, the kind of one of its steps, or the name of an application"
+            )
         by_cluster = caller().kind is IdentityKind.CLUSTER
         user = request.user or (request.asker if by_cluster else caller().name)
         check_user("what was measured", user)
-        return pw.from_profiles(self._tasks.estimates.profiles(user, request.name))
+        return pw.from_profiles(
+            self._tasks.estimates.profiles(user, request.name), self._uses.of(user, request.name)
+        )
 
     def _listed(self, record: TaskRecord, places: Mapping[TaskId, int]) -> pb.PipelineTaskInfo:
         """Where it is, what it waits for and how it failed may quote data: for its user and

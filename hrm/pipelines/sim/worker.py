@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from hrm.core.vocabulary.gpu_use import USE_PARTS, GpuUsePart
 from hrm.pipelines.core import cluster_messages as cm
 from hrm.pipelines.core import node_messages as nm
-from hrm.pipelines.core.gpu_use import USE_PARTS, GpuUsePart
 from hrm.pipelines.core.model import Device, SubtaskKey, TaskSpec
 from hrm.pipelines.core.node import PipelineNode
 from hrm.pipelines.core.node_messages import RunOutcome

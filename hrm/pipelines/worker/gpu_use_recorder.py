@@ -19,19 +19,18 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import psutil
 import pynvml
 
-from hrm.agent.gpu.readings import memory_by_process
-from hrm.pipelines.core.gpu_use import USE_PARTS, GpuUsePart
+from hrm.agent.gpu.readings import busy_by_process, memory_by_process
+from hrm.core.vocabulary.gpu_use import GpuUsePart
+from hrm.policies.shared_gpu.recorded_use import in_parts
 
 __all__ = ["GpuUseRecorder", "GpuUseRecording"]
 
 _PERIOD_S = 0.25
 _PERIODS_OF_LIFE = 32
 _MIB = 1 << 20
-_MEMORY = GpuUsePart._fields.index("memory_mib")
 _LANE_KIB_PER_S = {1: 2.44e5, 2: 4.88e5, 3: 9.62e5, 4: 1.92e6, 5: 3.85e6, 6: 7.39e6}
 """What one lane of PCIe carries each way, by generation: 0.25 to 7.56 GB/s."""
 
@@ -91,19 +90,12 @@ class GpuUseRecorder:
         it in proportion, for it was between two of them.
         """
         taken = list(self._samples)
-        if len(taken) < 2 or ran_s <= 0.0:
-            return ()
-        at_s, samples = (np.array(held) for held in zip(*taken, strict=True))
-        edges = np.linspace(0.0, ran_s, USE_PARTS + 1)
-        first = np.maximum(np.searchsorted(at_s, edges[:-1], side="right") - 1, 0)
-        last = np.minimum(np.searchsorted(at_s, edges[1:]), len(samples) - 1)
-        parts = np.array([np.max(samples[a : max(a, b) + 1], axis=0)
-                          for a, b in zip(first.tolist(), last.tolist(), strict=True)])  # fmt: skip
-        seen_mib = float(parts[:, _MEMORY].max())
-        if peak_mib > seen_mib:
-            shape = parts[:, _MEMORY] / seen_mib if seen_mib else np.ones(USE_PARTS)
-            parts[:, _MEMORY] = peak_mib * shape
-        return tuple(GpuUsePart(*part) for part in parts.tolist())
+        parts = in_parts([at_s for at_s, _ in taken], [one for _, one in taken], ran_s)
+        seen_mib = max((part.memory_mib for part in parts), default=peak_mib)
+        if peak_mib <= seen_mib:
+            return parts
+        raised = [peak_mib * (x.memory_mib / seen_mib if seen_mib else 1.0) for x in parts]
+        return tuple(x._replace(memory_mib=mib) for x, mib in zip(parts, raised, strict=True))
 
     def close(self) -> None:
         """Release the driver."""
@@ -115,14 +107,8 @@ class GpuUseRecorder:
 
     def _gpu(self, pids: set[int]) -> float:
         """Raises NVMLError where the driver does not report time by process."""
-        try:
-            found = pynvml.nvmlDeviceGetProcessUtilization(self._handle, self._seen_at_us)
-        except pynvml.NVMLError as error:
-            if error.value == pynvml.NVML_ERROR_NOT_FOUND:  # no kernel ran in the meantime
-                return 0.0
-            raise
-        self._seen_at_us = max((one.timeStamp for one in found), default=self._seen_at_us)
-        return min(1.0, sum(float(one.smUtil) for one in found if one.pid in pids) / 100)
+        busy, self._seen_at_us = busy_by_process(self._handle, self._seen_at_us)
+        return min(1.0, sum(share for pid, share in busy.items() if pid in pids))
 
     def _memory_mib(self, pids: set[int]) -> float | None:
         held = [size for pid, size in memory_by_process(self._handle).items() if pid in pids]

@@ -25,6 +25,8 @@ __all__ = ["GuardedGpuSharing"]
 
 BOUNDS = GuardBounds(budget_s=0.001, watch_factor=1.05, pending_max=10_000)
 SLICE_TICKS = 60
+SLICE_S = 600.0
+"""Of a view whose ticks are its own."""
 Q_FACTOR = 10.0
 OUTSIDE_MAX = 0.1
 
@@ -54,6 +56,7 @@ class GuardedGpuSharing:
         self._heuristic = PackedByLength() if heuristic is None else heuristic
         self._gpu = gpu
         self._tick_s = tick_s
+        self._now_s: float | None = None
         self.guard: PolicyGuard[GpuSharingView, int | None] = PolicyGuard(
             policy=model.kind,
             kind="shared-gpu",
@@ -67,12 +70,19 @@ class GuardedGpuSharing:
             bounds=BOUNDS,
         )
 
+    def at(self, now_s: float, tick_s: float) -> None:
+        """Where ticks differ from one view to the next, and begin anywhere: the time of the next
+        view and the length of its ticks, seconds."""
+        self._now_s, self._tick_s = now_s, tick_s
+
     def choose(self, view: GpuSharingView) -> int | None:
         """See ``GpuSharingPolicy``. Neither is called where nothing fits."""
         if not view.fits.any():
             return None
-        now = view.now * self._tick_s
-        key = f"{self._gpu}/{view.now // SLICE_TICKS}"
+        now, part = view.now * self._tick_s, view.now // SLICE_TICKS
+        if self._now_s is not None:
+            now, part = self._now_s, int(self._now_s // SLICE_S)
+        key = f"{self._gpu}/{part}"
         decided, _ = self.guard.recommendation(key, view, now)
         place = decided.decision
         if place is not None:

@@ -16,6 +16,7 @@ from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
 from hrm.core.node.core import NodeCore
 from hrm.core.vocabulary.backoff import Backoff
+from hrm.core.vocabulary.bounds import GPU_WAITER_BOUNDS
 from hrm.core.vocabulary.model import (
     WORKLOAD_PREFIX,
     ContainerEnd,
@@ -29,6 +30,7 @@ from hrm.core.vocabulary.partitioning import partition
 from hrm.runtime.node import NodeReport, NodeRuntime, order
 from hrm.sim import event_format
 from hrm.sim.actors.pipeline_worker import PipelineWorker
+from hrm.sim.actors.recorded_uses import RecordedUses
 from hrm.sim.actors.runner import Runner
 from hrm.sim.faults.labels import properties_of
 from hrm.sim.faults.network import Peer, Stream
@@ -135,6 +137,7 @@ class MachineActor:
         self._full_until_s = 0.0
         self.processes: dict[ContainerId, ContainerProcess] = {}
         self._binding = plan.binding
+        self._uses = RecordedUses(self, plan.gpu_waiters) if plan.gpu_waiters else None
         self._ills = source(world.plan.seed, f"ills-{plan.name}")
         self._usage = source(world.plan.seed, f"usage-{plan.name}")
         self._busy = True
@@ -228,6 +231,8 @@ class MachineActor:
             auto_binding=self.plan.auto_binding,
             preemption_grace_s=self.plan.preemption_grace_s,
             yield_grace_s=self.plan.yield_grace_s,
+            gpu_waiters=None if self._uses is None else self._uses.policy(),
+            gpu_waiter_bounds=GPU_WAITER_BOUNDS if self._uses is None else self._uses.bounds,
         )
 
     def crash_agent(self) -> None:
@@ -278,6 +283,7 @@ class MachineActor:
         self.up = True
         if not with_disk:
             self._identity += 1
+            self._uses = self._uses and self._uses.emptied()
             self._records.clear()
             self._binding = self.plan.binding
         self.world.log.emit(self.name, "machine is back" + ("" if with_disk else ", emptied"))
@@ -324,6 +330,8 @@ class MachineActor:
         if self.plan.hardware is not None:
             held = [(p.spec, p.gpus) for p in self.processes.values()]
             self.world.oracle.machine_holds(self.name, self.plan.hardware, held)
+        if self._uses is not None:
+            self._uses.began(spec)
         delay_s = self.world.chance.uniform(0.01, 0.3)
         self.world.clock.after(delay_s, self._started, container_id, self.processes[container_id])
 
@@ -425,6 +433,8 @@ class MachineActor:
         )
 
     def _end_reported(self, incarnation: int, container_id: ContainerId, end: ContainerEnd) -> None:
+        if self._uses is not None:
+            self._uses.ended(container_id, end, seen=incarnation == self._incarnation)
         if incarnation == self._incarnation:  # a later one has found it on the disk
             self.deliver(e.ProcessEnded(now=self.now(), container_id=container_id, end=end))
 

@@ -21,10 +21,12 @@ from hrm.core.node.auto_partitioning import AutoBindingRules
 from hrm.core.pool.scaler import ScalerBounds
 from hrm.core.tenancy.queue_rules import QueueRule
 from hrm.core.tenancy.queue_spec import QueueSpec
-from hrm.core.vocabulary.bounds import YIELD_GRACE_S, Bounds
+from hrm.core.vocabulary.bounds import YIELD_GRACE_S, Bounds, GpuWaiterBounds
 from hrm.core.vocabulary.model import Resources, ResourceUnit, TrainingReport, WorkloadClass
 from hrm.core.vocabulary.partitioning import Hardware, Partitioning
 from hrm.core.vocabulary.workload_bounds import WORKLOAD_BOUNDS, WorkloadBounds
+from hrm.policies.shared_gpu.container_uses import ContainerKind
+from hrm.policies.shared_gpu.recorded_use import RecordedUse
 from hrm.sim.faults.pipeline_plan import PipelineClientPlan
 
 __all__ = [
@@ -32,6 +34,7 @@ __all__ = [
     "KINDS_OF_WORKERS",
     "TRAITS",
     "ApplicationPlan",
+    "GpuWaitersPlan",
     "Limits",
     "NodePlan",
     "OtherSize",
@@ -122,6 +125,7 @@ TRAITS = {
     "priorities": 0.5,
     "training": 0.35,
     "scaling": 0.3,
+    "gpu-waiters": 0.35,
 }
 """What a run may have in addition to the plain cluster, with its probability."""
 
@@ -155,6 +159,14 @@ class TimedFault:
 
 
 @dataclass(frozen=True, slots=True)
+class GpuWaitersPlan:
+    """``known``: what a node has recorded of containers' use of GPUs before the run."""
+
+    known: tuple[tuple[ContainerKind, RecordedUse], ...]
+    bounds: GpuWaiterBounds
+
+
+@dataclass(frozen=True, slots=True)
 class NodePlan:
     """``clock_offset_s``: against the master's.
 
@@ -163,6 +175,7 @@ class NodePlan:
     ``auto_binding``: by which rules it moves the border of a partial binding itself. ``labels`` and
     ``sparks``, the versions of Spark that it has; no ``sparks``: not known. ``platform``: the group
     of like nodes that it is in. ``yield_grace_s``: time that a container has that yields.
+    ``gpu_waiters``: how it orders batch for a shared GPU; None: as it came.
     """
 
     name: str
@@ -178,6 +191,7 @@ class NodePlan:
     sparks: tuple[str, ...] = ()
     platform: str = ""
     yield_grace_s: float = YIELD_GRACE_S
+    gpu_waiters: GpuWaitersPlan | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ from hrm.core.vocabulary.model import (
 from hrm.core.vocabulary.partitioning import BindingMode, Core, Hardware, Partitioning, partition
 from hrm.sim.actors.policies import POLICIES
 from hrm.sim.faults.capacity import demand_of, how_many, next_to
+from hrm.sim.faults.gpu_waiters import with_gpu_waiters, with_known_uses
 from hrm.sim.faults.labels import nodes_for, with_labels, with_needs
 from hrm.sim.faults.pipelines import with_pipelines
 from hrm.sim.faults.plan import (
@@ -112,16 +113,17 @@ def draw(seed: int, limits: Limits | None = None) -> Plan:
     )
     if "yielding" in traits and "rival-gpus" not in traits:
         plan = with_yielding(plan)
+    if "gpu-waiters" in traits and "rival-gpus" not in traits:
+        plan = with_gpu_waiters(plan)
     if "pipelines" in traits:
         plan = with_pipelines(plan)
     if "scaling" in traits:
         plan = with_scaling(plan)
-    if "queues" not in traits:
-        return plan
-    plan = with_queues(plan)
-    if "priorities" in traits:
-        plan = with_priorities(plan)
-    return with_platforms(plan) if "platforms" in traits else plan
+    if "queues" in traits:
+        plan = with_queues(plan)
+        plan = with_priorities(plan) if "priorities" in traits else plan
+        plan = with_platforms(plan) if "platforms" in traits else plan
+    return with_known_uses(plan) if "gpu-waiters" in traits else plan
 
 
 def _at_once_max(seed: int, traits: tuple[str, ...]) -> int:

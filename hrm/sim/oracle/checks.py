@@ -40,6 +40,7 @@ from hrm.sim.oracle.driver_places import DriverPlacesChecks
 from hrm.sim.oracle.elasticity import ElasticityChecks
 from hrm.sim.oracle.estimate_checks import EstimateChecks
 from hrm.sim.oracle.gpu_fairness import GpuFairness
+from hrm.sim.oracle.gpu_waiters import GpuWaiterChecks
 from hrm.sim.oracle.grants import Grants
 from hrm.sim.oracle.overtaking import Overtaking, held_up
 from hrm.sim.oracle.pauses import Pauses
@@ -94,7 +95,8 @@ class Oracle:
         self.whole_starts = WholeStarts(self.violated, self.grants.gangs)
         self.requirements = Requirements(self.violated)
         self.drivers = DriverPlacesChecks(self.violated)
-        self.overtaking = Overtaking(self.violated)
+        self.gpu_waiters = GpuWaiterChecks(self.violated)
+        self.overtaking = Overtaking(self.violated, self.gpu_waiters)
         self.rounds = Rounds(self.violated, self.silences.awake_s, at_once_max)
         self.submissions = SubmissionChecks(self.violated, self.silences.awake_s)
         self.pipelines = PipelineChecks(self.violated, self.processes)
@@ -113,7 +115,7 @@ class Oracle:
         self.bindings = Bindings(self.violated)
         self.estimates = EstimateChecks(self.violated)
         self.stop_causes = StopCauses(self.violated)
-        self.yielding = YieldingChecks(self.violated)
+        self.yielding = YieldingChecks(self.violated, self.gpu_waiters)
         self.elasticity = ElasticityChecks(self.violated)
         self.pool = PoolChecks(self.violated)
 
@@ -249,6 +251,7 @@ class Oracle:
             self.found += needless_preemptions(core, commands)
         self.yielding.after(core, commands, event.now)
         self.overtaking.after(core, commands, event.now)
+        self.gpu_waiters.after(core, event, commands)
         self.found += out_of_place(core)
         self.bindings.after(core, event, commands)
         for unit_id, queue in core.units.items():
@@ -257,7 +260,8 @@ class Oracle:
                 continue
             for entry in waiting:
                 if fits_offer(entry.demand, queue.free) and not (
-                    entry.container_id in queue.batch_waiting and held_up(queue, entry)
+                    entry.container_id in queue.batch_waiting
+                    and (held_up(queue, entry) or self.gpu_waiters.holds_up(core, queue, entry))
                 ):
                     self.violated(f"{entry.container_id} waits at {unit_id} though it could run")
 

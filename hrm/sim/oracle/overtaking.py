@@ -5,7 +5,9 @@ The waiters of each node are followed in order of arrival, replacements of preem
 before the others; these delay whom they may. When later ones have started at the unit
 of one that is left, the moment at which it would fit is computed twice, as it is and as if they
 had not started. What yields delays nobody: that it ends in time is checked elsewhere
-(``hrm.sim.oracle.yielding``). Units that share cores are left to the property tests of the core.
+(``hrm.sim.oracle.yielding``). Where recorded uses order what waits for a GPU, one that could have
+started is passed by choice, which is counted elsewhere (``hrm.sim.oracle.gpu_waiters``). Units
+that share cores are left to the property tests of the core.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from hrm.core.vocabulary.bounds import PASSES_MAX
 from hrm.core.vocabulary.feasibility import Column
 from hrm.core.vocabulary.model import DRIVER_PREFIX, ContainerId, WorkloadClass
 from hrm.sim.faults.capacity import fits_offer
+from hrm.sim.oracle.gpu_waiters import GpuWaiterChecks
 
 __all__ = ["Overtaking", "held_up"]
 
@@ -28,8 +31,11 @@ __all__ = ["Overtaking", "held_up"]
 class Overtaking:
     """``_lines``: of each node its batch waiters, in order of arrival."""
 
-    def __init__(self, violated: Callable[[str], None]) -> None:
+    def __init__(
+        self, violated: Callable[[str], None], gpu_waiters: GpuWaiterChecks | None = None
+    ) -> None:
         self._violated = violated
+        self._gpu_waiters = gpu_waiters
         self._lines: dict[str, list[ContainerId]] = {}
 
     def after(self, core: NodeCore, commands: Iterable[c.NodeCommand], now: float) -> None:
@@ -44,16 +50,21 @@ class Overtaking:
                 older = line[: line.index(left[0])]
                 may = [x for x in began if core.containers[x].spec.stands_first]
                 later = [x for x in began if x in unit.running and x not in (*older, *may)]
-                self._check(unit, first, later, now)
+                self._check(core, unit, first, later, now)
         known = [x for x in line if x in waiting]
         for container_id in waiting:
             if container_id not in known:
                 known.insert(_arrival(core, known, container_id), container_id)
         self._lines[core.name] = known
 
-    def _check(self, unit: UnitQueue, first: Entry, later: list[ContainerId], now: float) -> None:
+    def _check(
+        self, core: NodeCore, unit: UnitQueue, first: Entry, later: list[ContainerId], now: float
+    ) -> None:
         passed = [x for x in later if _delays(unit.running[x])]
         expected_s = _fits_at(unit, first, now, without=passed)
+        by_choice = self._gpu_waiters is not None and self._gpu_waiters.orders(core, unit)
+        if by_choice and expected_s == now:
+            return  # it could have started, and others were named before it
         if passed and _fits_at(unit, first, now, without=()) > expected_s:
             self._violated(
                 f"{', '.join(passed)} started before {first.container_id}, which came earlier and "

@@ -21,6 +21,7 @@ from hrm.core.queue.resource_unit import UnitQueue
 from hrm.core.vocabulary.feasibility import Vector
 from hrm.core.vocabulary.model import DRIVER_PREFIX, ContainerId, WorkloadClass
 from hrm.sim.faults.capacity import fits_offer
+from hrm.sim.oracle.gpu_waiters import GpuWaiterChecks
 
 __all__ = ["YieldingChecks", "does_yield", "starts_soon"]
 
@@ -54,8 +55,9 @@ class YieldingChecks:
     """``_lasts_s``: of each agent, for how long each container has waited for what yields;
     ``_seen``: the agent's core, and when it last handled an event."""
 
-    def __init__(self, violated: Callable[[str], None]) -> None:
+    def __init__(self, violated: Callable[[str], None], gpu_waiters: GpuWaiterChecks) -> None:
         self._violated = violated
+        self._gpu_waiters = gpu_waiters
         self._lasts_s: dict[str, dict[ContainerId, float]] = {}
         self._seen: dict[str, tuple[NodeCore, float]] = {}
 
@@ -69,7 +71,7 @@ class YieldingChecks:
         self._seen[core.name] = core, now
         lasts_s = self._lasts_s.get(core.name, {}) if before is core else {}
         step_s = min(max(0.0, now - seen_s), _STEP_S)
-        self._lasts_s[core.name] = {x: lasts_s.get(x, 0.0) + step_s for x in _held_up(core)}
+        self._lasts_s[core.name] = {x: lasts_s.get(x, 0.0) + step_s for x in self._held_up(core)}
         for container_id, lasted_s in self._lasts_s[core.name].items():
             if lasted_s > core.yield_grace_s + _SLACK_S:
                 self._violated(
@@ -97,6 +99,21 @@ class YieldingChecks:
                     f"{waiter.container_id}"
                 )
 
+    def _held_up(self, core: NodeCore) -> Iterator[ContainerId]:
+        """At each unit the first that waits, if it would start without what yields there. Where
+        recorded uses order what waits, it may be another's turn."""
+        for queue in core.units.values():
+            streams = [*queue.stream_waiting.values()]
+            streams_before = any(each.stream_waiting for each in queue.pool)
+            line = [x for x, _ in queue.line.items()]
+            batch = [] if streams_before or not line else [*queue.batch_waiting.values()]
+            if self._gpu_waiters.orders(core, queue):
+                batch = []
+            first = streams or [x for x in batch if x.container_id == line[0]]
+            for waiter in first[:1]:
+                if fits_offer(waiter.demand, _left_by(core, queue, _remains)):
+                    yield waiter.container_id
+
 
 def _waiting(queue: UnitQueue) -> list[Entry]:
     return [*queue.stream_waiting.values(), *queue.batch_waiting.values()]
@@ -104,19 +121,6 @@ def _waiting(queue: UnitQueue) -> list[Entry]:
 
 def _remains(core: NodeCore, container_id: ContainerId) -> bool:
     return not does_yield(core, container_id)
-
-
-def _held_up(core: NodeCore) -> Iterator[ContainerId]:
-    """At each unit the first that waits, if it would start without what yields there."""
-    for queue in core.units.values():
-        streams = [*queue.stream_waiting.values()]
-        streams_before = any(each.stream_waiting for each in queue.pool)
-        line = [x for x, _ in queue.line.items()]
-        batch = [] if streams_before or not line else [*queue.batch_waiting.values()]
-        first = streams or [x for x in batch if x.container_id == line[0]]
-        for waiter in first[:1]:
-            if fits_offer(waiter.demand, _left_by(core, queue, _remains)):
-                yield waiter.container_id
 
 
 def _left_by(

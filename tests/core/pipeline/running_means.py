@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from hrm.core.vocabulary.gpu_use import GpuUsePart
 from hrm.pipelines.core.device_memory import PeakMemory
-from hrm.pipelines.core.gpu_use import GpuUsePart
 from hrm.pipelines.core.model import CO_RUN_FEATURES, Device, Row, SubtaskSpec, Vector
 
 __all__ = ["RunningMeans"]

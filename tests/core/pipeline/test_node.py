@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
+from hrm.core.vocabulary.gpu_use import USE_PARTS, GpuUsePart
 from hrm.pipelines.core import node_messages as m
-from hrm.pipelines.core.gpu_use import USE_PARTS, GpuUsePart
 from hrm.pipelines.core.model import Device, NodeView, Row, StartDecision, SubtaskKey, TaskId
 from hrm.pipelines.core.node import NodeBounds, PipelineNode
 from hrm.pipelines.core.node_messages import RunOutcome, TaskOutcome

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
+from hrm.core.vocabulary.gpu_use import USE_PARTS, GpuUsePart
 from hrm.core.vocabulary.model import NodeName
 from hrm.pipelines.core import cluster_messages as m
 from hrm.pipelines.core.cluster import LeastWait, PipelineCluster
-from hrm.pipelines.core.gpu_use import USE_PARTS, GpuUsePart
 from hrm.pipelines.core.model import Device, Row, SubtaskKey, TaskId, row_of
 from hrm.pipelines.core.node_messages import ReportSubtask, RunOutcome, SubtaskTiming
 from hrm.pipelines.core.reported_runs import CO_RUNNERS_MAX, ROWS_MAX, RowsOfWorker

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hrm.core.vocabulary.gpu_use import USE_PARTS, GpuUsePart
 from hrm.errors import InvalidConfig
 from hrm.pipelines.core.feasibility import CAPS
-from hrm.pipelines.core.gpu_use import USE_PARTS, GpuUsePart
 from hrm.pipelines.core.model import Device, NodeView, Row, StartDecision
 from hrm.pipelines.policies.corun import GuardedNodePolicy, Stdm, load, load_guarded, parse
 from hrm.pipelines.policies.corun.dqngpu import DqnGpu

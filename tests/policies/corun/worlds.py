@@ -10,9 +10,9 @@ from dataclasses import replace
 import numpy as np
 from hypothesis import strategies as st
 
+from hrm.core.vocabulary.gpu_use import USE_PARTS, GpuUsePart
 from hrm.pipelines.core.device_memory import PeakMemory
 from hrm.pipelines.core.feasibility import Caps, gpu_need_mib, host_need_mib
-from hrm.pipelines.core.gpu_use import USE_PARTS, GpuUsePart
 from hrm.pipelines.core.model import (
     Device,
     Estimates,

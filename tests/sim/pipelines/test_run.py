@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.pipelines.measured_run import simulate
 from benchmarks.pipelines.run_measures import Result
-from hrm.pipelines.core.gpu_use import USE_PARTS
+from hrm.core.vocabulary.gpu_use import USE_PARTS
 from hrm.pipelines.core.model import Device, SubtaskKey, row_of
 from hrm.pipelines.sim.policies import policies
 from hrm.pipelines.sim.priors import PROFILE_ERROR, noise, warm

@@ -21,7 +21,7 @@ from hrm.core.node import layout, preemption
 from hrm.core.node.auto_partitioning import UtilizationSample, sample_utilization
 from hrm.core.node.core import NodeCore
 from hrm.core.node.preemption import Preemption
-from hrm.core.queue import resource_unit, start_rule
+from hrm.core.queue import batch_turn, resource_unit, start_rule
 from hrm.core.queue.resource_unit import UnitQueue
 from hrm.core.scheduling.shared_state import SharedState
 from hrm.core.vocabulary import feasibility
@@ -73,8 +73,8 @@ def start_rule_too_wide(patch: pytest.MonkeyPatch) -> None:
             need <= have for need, have in zip(demand[1:], offer[1:], strict=True)
         )
 
-    patch.setattr(resource_unit, "fits", fits)
-    patch.setattr(start_rule, "fits", fits)
+    for module in (batch_turn, resource_unit, start_rule):
+        patch.setattr(module, "fits", fits)
 
 
 def start_rule_too_narrow(patch: pytest.MonkeyPatch) -> None:
@@ -85,8 +85,8 @@ def start_rule_too_narrow(patch: pytest.MonkeyPatch) -> None:
             need <= have for need, have in zip(demand[1:], offer[1:], strict=True)
         )
 
-    patch.setattr(resource_unit, "fits", fits)
-    patch.setattr(start_rule, "fits", fits)
+    for module in (batch_turn, resource_unit, start_rule):
+        patch.setattr(module, "fits", fits)
 
 
 def grant_to_a_dead_node(patch: pytest.MonkeyPatch) -> None:

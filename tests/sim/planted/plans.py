@@ -55,7 +55,7 @@ __all__ = [
 LATER = frozenset(
     {
         *("serial", "sizes", "several-gpus", "labels", "kept-batch", "queues", "yielding"),
-        *("pipelines", "priorities", "training", "scaling"),
+        *("pipelines", "priorities", "training", "scaling", "gpu-waiters"),
     }
 )
 """Traits that seeds which found something had not yet, when they did."""

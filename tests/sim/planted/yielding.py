@@ -85,7 +85,7 @@ def beside_what_yields(seed: int, *, crashes: bool = False) -> Plan:
 
 def batch_waits_for_what_yields(patch: pytest.MonkeyPatch) -> None:
     """Only streams are yielded to."""
-    patch.setattr(preemption, "supposed_starts", lambda *_: [])
+    patch.setattr(preemption, "supposed_starts", lambda *_, **__: [])
 
 
 def yields_before_others(patch: pytest.MonkeyPatch) -> None:

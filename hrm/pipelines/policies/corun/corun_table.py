@@ -31,9 +31,9 @@ from pathlib import Path
 
 import numpy as np
 
+from hrm.core.vocabulary.gpu_use import GpuUsePart
 from hrm.errors import InvalidRequest
 from hrm.pipelines.core.device_memory import PeakMemory
-from hrm.pipelines.core.gpu_use import GpuUsePart
 from hrm.pipelines.core.model import CO_RUN_FEATURES, Device, Row, Vector
 from hrm.pipelines.policies.corun.gpu_sharing import GpuSharing
 from hrm.pipelines.policies.corun.pair_effects import PairEffects, Ridges, pair_prior

@@ -10,9 +10,8 @@ without leaving a profile (runs are too short, or the driver reports nothing) is
 throughout what the node estimates of it. A core takes what a GPU would not end sooner, the smallest
 speed-up first, as ``iawp`` with its tail guard.
 
-A tick is a power of two seconds, such that the mean run has eight to sixteen of them, as in the
-sets that policies are trained on: the decision is the same whether runs take seconds or minutes.
-How much pairs slow each other down follows from the node's estimates, which learn it from co-runs.
+Ticks are those of ``tick_of_runs``. How much pairs slow each other down follows from the node's
+estimates, which learn it from co-runs.
 
 Source: DqnGPU (Oh and Kim, Cluster Computing 2020), sections 3 and 4; where a run stands is taken
 as if it had been alone.
@@ -20,14 +19,12 @@ as if it had been alone.
 
 from __future__ import annotations
 
-import functools
-import math
 from collections.abc import Sequence
 
 import numpy as np
 
+from hrm.core.vocabulary.gpu_use import USE_PARTS, GpuUsePart
 from hrm.pipelines.core.feasibility import CAPS, Caps
-from hrm.pipelines.core.gpu_use import USE_PARTS, GpuUsePart
 from hrm.pipelines.core.model import (
     CO_RUN_FEATURES,
     Device,
@@ -38,21 +35,17 @@ from hrm.pipelines.core.model import (
     Row,
     StartDecision,
 )
-from hrm.pipelines.policies.corun.recorded_use import in_ticks
 from hrm.pipelines.policies.corun.scores import pair_excess
 from hrm.pipelines.policies.corun.tentative import Tentative, row_on
 from hrm.policies.shared_gpu.heuristics import GpuSharingPolicy, GpuSharingView, WaitingGpuJob
 from hrm.policies.shared_gpu.interference import KnownPairs, SummedExcess
 from hrm.policies.shared_gpu.profiles import CapacityRule, GpuUseProfile, ProfileTable
+from hrm.policies.shared_gpu.recorded_use import profile_of, tick_of_runs
 
 __all__ = ["DqnGpu"]
 
 _RUNS_TRIED = 2
 _SM = CO_RUN_FEATURES.index("sm")
-_TICKS_OF_A_RUN = 8.0
-_TICK_LEAST_S = 2.0**-10
-_TICKS_MOST = 4_096
-"""Of one profile: a run that takes hundreds of times the mean is shown by longer ticks."""
 
 
 class DqnGpu:
@@ -166,7 +159,7 @@ class DqnGpu:
         offered_mib = self._caps.gpu_memory_share * gpu.memory_mib
         run_s = estimates.run_s(row, Device.GPU)
         use = self._use(estimates, row)
-        return _profile_of(use, _rounded(run_s, tick_s), tick_s, offered_mib)
+        return profile_of(use, run_s, tick_s, offered_mib)
 
     def _fill_cores(self, view: NodeView, free: Tentative) -> None:
         speedup = view.estimates.speedup
@@ -196,25 +189,7 @@ class DqnGpu:
 
 
 def _tick_s(estimates: Estimates, rows: Sequence[Row]) -> float:
-    """A power of two, for profiles to be made once and not with every change of an estimate."""
-    seconds = [estimates.run_s(row, Device.GPU) for row in rows]
-    mean_s = sum(seconds) / len(seconds)
-    least_s = max(_TICK_LEAST_S, max(seconds) / _TICKS_MOST)
-    exponent = math.floor(math.log2(max(mean_s / _TICKS_OF_A_RUN, _TICK_LEAST_S)))
-    return max(2.0**exponent, 2.0 ** math.ceil(math.log2(least_s)))
-
-
-def _rounded(run_s: float, tick_s: float) -> float:
-    """Whole ticks, upwards: estimates move by a little with every run."""
-    return tick_s * max(1, math.ceil(run_s / tick_s))
-
-
-@functools.lru_cache(maxsize=1_024)
-def _profile_of(
-    use: tuple[GpuUsePart, ...], run_s: float, tick_s: float, memory_mib: float
-) -> GpuUseProfile:
-    """The same object for the same profile: policies treat jobs with one profile as alike."""
-    return in_ticks(use, run_s=run_s, tick_s=tick_s, memory_mib=memory_mib)
+    return tick_of_runs([estimates.run_s(row, Device.GPU) for row in rows])
 
 
 class _RowPairs:

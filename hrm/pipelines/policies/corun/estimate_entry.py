@@ -14,8 +14,8 @@ import numpy as np
 from hrm.pipelines.core.model import Device
 from hrm.pipelines.policies.corun.metrics import METRICS
 from hrm.pipelines.policies.corun.predictors import Floats
-from hrm.pipelines.policies.corun.recorded_use import RecordedUse
 from hrm.pipelines.policies.corun.run_spreads import PeakSpread, TimeSpread
+from hrm.policies.shared_gpu.recorded_use import RecordedUse
 
 __all__ = ["OWN_RUNS", "RUNS_REMEMBERED", "EstimateEntry"]
 

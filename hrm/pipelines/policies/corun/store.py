@@ -20,15 +20,15 @@ from typing import Any
 
 import numpy as np
 
+from hrm.core.vocabulary.gpu_use import USE_PARTS, GpuUsePart, check_gpu_use
 from hrm.errors import InvalidRequest
-from hrm.pipelines.core.gpu_use import USE_PARTS, GpuUsePart, check_gpu_use
 from hrm.pipelines.core.model import SIZE_BUCKETS_MB, Device, Row
 from hrm.pipelines.policies.corun.estimate_entry import EstimateEntry
 from hrm.pipelines.policies.corun.metrics import COLUMN, METRICS
 from hrm.pipelines.policies.corun.pair_effects import PAIRS_MAX
-from hrm.pipelines.policies.corun.recorded_use import RecordedUse
 from hrm.pipelines.policies.corun.stored_spreads import add_spreads, spread_arrays
 from hrm.pipelines.policies.corun.subtask_estimates import ROWS_MAX, Stdm
+from hrm.policies.shared_gpu.recorded_use import RecordedUse
 
 __all__ = ["dump_estimates", "dump_within", "load_estimates", "merge_estimates"]
 

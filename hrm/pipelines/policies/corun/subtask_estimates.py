@@ -23,9 +23,9 @@ from typing import Literal
 
 import numpy as np
 
+from hrm.core.vocabulary.gpu_use import GpuUsePart, check_gpu_use
 from hrm.errors import InvalidRequest
 from hrm.pipelines.core.device_memory import PeakMemory
-from hrm.pipelines.core.gpu_use import GpuUsePart, check_gpu_use
 from hrm.pipelines.core.model import CO_RUN_FEATURES, Device, Row, SubtaskSpec, Vector
 from hrm.pipelines.policies.corun.estimate_entry import RUNS_REMEMBERED, EstimateEntry
 from hrm.pipelines.policies.corun.gpu_sharing import GpuSharing
@@ -42,8 +42,8 @@ from hrm.pipelines.policies.corun.metrics import (
 )
 from hrm.pipelines.policies.corun.pair_effects import PairEffects, pair_prior
 from hrm.pipelines.policies.corun.predictors import Floats, Gaussian, Neighbours, Predictor
-from hrm.pipelines.policies.corun.recorded_use import RecordedUse
 from hrm.pipelines.policies.corun.slowdowns import LOADS, Slowdowns
+from hrm.policies.shared_gpu.recorded_use import RecordedUse
 
 __all__ = ["DEFAULT_S_PER_MB", "ROWS_MAX", "Stdm"]
 

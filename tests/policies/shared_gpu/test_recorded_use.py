@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hrm.core.vocabulary.gpu_use import USE_PARTS, GpuUsePart
 from hrm.errors import InvalidRequest
-from hrm.pipelines.core.gpu_use import USE_PARTS, GpuUsePart
 from hrm.pipelines.core.model import Device, Row, SubtaskSpec
 from hrm.pipelines.policies.corun import Stdm, load_estimates
-from hrm.pipelines.policies.corun.recorded_use import RecordedUse, in_ticks
 from hrm.pipelines.policies.corun.store import dump_estimates, merge_estimates
+from hrm.policies.shared_gpu.recorded_use import RecordedUse, in_ticks
 
 ROW, OTHER = Row("edges", 1, "P4"), Row("faces", 1, "P4")
 AS_FAST = dict.fromkeys(Device, 1.0)

@@ -1,9 +1,9 @@
-"""What a run alone on a GPU used of it over its life, as its worker measured it.
+"""What a run, or a container, used of a GPU over its life, as its node measured it.
 
 A run's life is divided into ``USE_PARTS`` equal parts, whatever it takes, so that runs of different
 lengths compare, and a profile has one size. Each part has the *greatest* use within it, because a
-mean hides the peak at which memory runs out. Device memory is in MiB, because a worker may have a
-part of a card; all else is a share of the card.
+mean hides the peak at which memory runs out. Device memory is in MiB, because a container may have
+a part of a card; all else is a share of the card.
 
 Source: DqnGPU (Oh and Kim, Cluster Computing 2020), section 2.5, which has ticks instead.
 """
