@@ -27,6 +27,7 @@ package org.apache.spark.scheduler.cluster.hrm
  *   the timer, hrm-backend        starts and ends of AppMasters, abandoned executors and contexts:
  *                                 nothing
  *   hrm-driver-end                ends a driver that lives on after its failure (DriverEnd): nothing
+ *   hrm-connect                   rehearses a Connect server, and ends it when it is idle: nothing
  *   Java's watch on processes     hands over to the timer: nothing
  *   LauncherBackend's threads     LauncherLink: nothing
  * Those that hold nothing take Spark's locks through Spark's methods: 2 in wakeScheduler and
@@ -127,6 +128,7 @@ private[hrm] class HrmSchedulerBackend(scheduler: TaskSchedulerImpl, sc: SparkCo
     }
     throwProblem()
     launcher.running(applicationId())
+    ConnectServer.attend(sc)
   }
 
   /** In super.start(); no executor is requested before there are tokens for it. */
