@@ -137,9 +137,9 @@ def _wanted(target: str, settings: dict[str, str], channel: grpc.Channel) -> Con
         except grpc.RpcError as error:
             raise rpc.error_from(error, target) from error
         version = spark_version(node.spark_versions for node in listed.nodes)
-    allowed = settings.get("spark.hrm.allowClearText")
-    allow = clear_text.allowed() if allowed is None else clear_text.parse(allowed, "--conf")
-    return ConnectOptions(target=target, conf=settings, version=version, clear_text=allow)
+    return ConnectOptions(
+        target=target, conf=settings, version=version, clear_text=clear_text.allowed()
+    )
 
 
 def _warm_server(

@@ -58,10 +58,12 @@ AUTHENTICATES_SINCE = 4
 """Spark's first major version whose Connect server can require a token."""
 NAME = "connect"
 LOOPBACK = "127.0.0.1"
-POLL_S = 0.3
+POLL_S = 0.5
 CALL_TIMEOUT_S = 10.0
 LOG_TAIL_BYTES = 1 << 18
 EXPLAIN_AFTER_S = 3.0
+OUTCOME_LIMIT_S = 300.0
+"""After a driver's start: more than its rehearsal may take (``ConnectServer.scala``)."""
 STOP_LIMIT_S = 60.0
 PORTS = range(20_000, 30_000)
 """Of which a server takes one: below those that systems give to clients."""
@@ -70,6 +72,7 @@ _TAKEN = "the server cannot listen at"
 _OUTCOME = re.compile(r"^HRM: the Connect server is ((?:not )?warm\b.*)$", re.MULTILINE)
 _WAITS_FOR = re.compile(r"waits for (driver-[\w-]+), which has its key")
 _RELEASE = "/spark.connect.SparkConnectService/ReleaseSession"
+_TOKEN_SETTING = "spark.connect.authenticate.token"  # nosec B105 # noqa: S105 - a name
 _VARIABLE = f"spark.hrm.driverEnv.{CONNECT_TOKEN}"
 DEFAULTS = {
     "spark.driver.memory": "1g",
@@ -77,8 +80,10 @@ DEFAULTS = {
     "spark.dynamicAllocation.minExecutors": "1",
     "spark.dynamicAllocation.executorIdleTimeout": "60s",
     "spark.dynamicAllocation.shuffleTracking.enabled": "true",
+    "spark.dynamicAllocation.shuffleTracking.timeout": "60s",
 }
-"""Where neither the command nor spark-defaults.conf says otherwise: one executor stays."""
+"""Where neither the command nor spark-defaults.conf says otherwise. One executor stays; others go,
+although they have shuffle files of queries that have ended: Spark alone would keep them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,6 +230,7 @@ def _submit(
     if wanted.loopback:
         conf[CONNECT_HOST] = LOOPBACK
     conf[submit.SERIAL_KEY] = f"hrm-connect-{kind}"
+    conf.pop(_TOKEN_SETTING, None)  # it would go before the variable
     conf[_VARIABLE] = record.token
     spec, files = submit.driver_spec(options)
     warnings = submit.add_conf(spec, files, environment) if options.sends_conf else []
@@ -312,7 +318,10 @@ def _warmth(admin: Any, found: pb.Submission) -> str:
     except grpc.RpcError:
         return ""  # the driver's node has not made its log yet, or is away for a moment
     matched = _OUTCOME.search(text)
-    return matched[1].strip() if matched else ""
+    if matched:
+        return matched[1].strip()
+    late = time.time() - found.started_at_s > OUTCOME_LIMIT_S
+    return "up; how its rehearsal ended is not in its log any more" if late else ""
 
 
 def _why(admin: Any, found: pb.Submission) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import stat
 import threading
+import time
 from collections.abc import Iterator
 from concurrent import futures
 from pathlib import Path
@@ -49,7 +50,7 @@ class FakeMaster(
         return {each.key: each.value for each in self.driver(number).conf}
 
     def _one(self, submission_id: str) -> pb.Submission:
-        served = {"server_address": self.address, "attempt": 1, "user": "ada"}
+        served = {"server_address": self.address, "attempt": 1, "started_at_s": time.time()}
         return pb.Submission(submission_id=submission_id, **{**served, **self.live[submission_id]})
 
     def FindFiles(self, request: Any, context: Any) -> pb.FindFilesResponse:  # noqa: N802
@@ -266,6 +267,15 @@ def test_a_rehearsal_that_failed_is_shown(run: Any, master: FakeMaster) -> None:
     shown = json.loads(done.stdout)
     assert shown["warm"] is False
     assert shown["rehearsal"] == "not warm: the rehearsal took too long"
+
+
+def test_a_log_that_has_gone_on_does_not_hold_the_command(run: Any, master: FakeMaster) -> None:
+    master.log = b"26/01/01 INFO of a server that has served for days\n"
+    master.state["started_at_s"] = time.time() - connect_server.OUTCOME_LIMIT_S - 1
+    done = run("--timeout", "5", "--output", "json")
+    assert done.exit_code == 0, done.output
+    shown = json.loads(done.stdout)
+    assert (shown["warm"], shown["rehearsal"][:2]) == (False, "up")
 
 
 def test_a_driver_that_starts_again_is_awaited_again(run: Any, master: FakeMaster) -> None:

@@ -78,10 +78,11 @@ private[hrm] object ConnectRehearsal {
 
   private def shaded(name: String): Class[AnyRef] = Utils.classForName[AnyRef](s"org.sparkproject.connect.$name")
 
+  // One partition each: more tasks than slots would have dynamic allocation start executors for the rehearsal.
   private val Shuffle =
-    "SELECT a.key, count(*) AS many, sum(b.id) AS total FROM (SELECT id, id % 7 AS key FROM range(0, 200, 1, 2)) a " +
-      "JOIN range(0, 200, 1, 2) b ON a.id = b.id GROUP BY a.key ORDER BY total DESC LIMIT 5"
-  private val Range = "range { start: 0 end: 100 step: 1 }"
+    "SELECT a.key, count(*) AS many, sum(b.id) AS total FROM (SELECT id, id % 7 AS key FROM range(0, 200, 1, 1)) a " +
+      "JOIN range(0, 200, 1, 1) b ON a.id = b.id GROUP BY a.key ORDER BY total DESC LIMIT 5"
+  private val Range = "range { start: 0 end: 100 step: 1 num_partitions: 1 }"
   private val Sum = s"""project { input { common { plan_id: 1 } $Range } expressions { expression_string { expression:
     "sum(id)" } } }"""
   private val Grouped = s"""aggregate { input { common { plan_id: 2 } $Range } group_type: GROUP_TYPE_GROUPBY

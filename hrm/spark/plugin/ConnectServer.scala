@@ -30,13 +30,15 @@ private[hrm] final class ConnectServer(sc: SparkContext, idleMs: Long) extends S
 
   private def touch(): Unit = activeNs = System.nanoTime()
 
-  private def run(): Unit = ConnectService.awaitStart(StartLimitMs, sc.isStopped).foreach { service =>
-    rehearse(service)
-    touch()
-    if (idleMs > 0) {
-      awaitIdle(service)
-      if (!sc.isStopped) end(service)
-    }
+  private def run(): Unit = ConnectService.awaitStart(StartLimitMs, sc.isStopped) match {
+    case Some(service) =>
+      rehearse(service)
+      touch()
+      if (idleMs > 0) {
+        awaitIdle(service)
+        if (!sc.isStopped) end(service)
+      }
+    case None => if (!sc.isStopped) say(s"$NotWarm: it did not listen within ${StartLimitMs / 1000} s")
   }
 
   private def rehearse(service: ConnectService): Unit = {

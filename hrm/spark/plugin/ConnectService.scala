@@ -27,7 +27,7 @@ private[hrm] final class ConnectService(port: Int, bindingHost: Option[String]) 
   /** Is a session open? Where this Spark does not list them: no, and its events alone are signs of a client. */
   def hasSessions: Boolean =
     try call(call(module, "sessionManager"), "listActiveSessions").asInstanceOf[Iterable[_]].nonEmpty
-    catch { case _: NoSuchMethodException => false }
+    catch { case NonFatal(_) => false }
 
   def stop(): Unit = call(module, "stop", None, None)
 }
