@@ -12,8 +12,8 @@ from the start of the process, imports included.
 On a busy machine compare the processor time of warm sessions, which is kept of the client and of
 the server with its executors: the other two are times of a clock.
 
-Archives of classes have been made before the clock runs. A process is not new for its imports
-alone: files are in the page cache after the uncounted first run of each.
+Archives of classes have been made before the clock runs, and Python's files are in the page cache
+after an uncounted session.
 """
 
 from __future__ import annotations
@@ -178,15 +178,14 @@ class Ways:
 
 
 def measure(ways: Ways, runs: int, others: int) -> Seconds:
-    """All three, interleaved, after one uncounted run of each; of all but ``warm`` the first
+    """All three, interleaved, after an uncounted warm session; of all but ``warm`` the first
     ``others`` runs alone.
 
     Raises:
         BenchmarkError: a run failed, or its answer was wrong.
     """
     taken = Seconds()
-    for way in WAYS:
-        ways.run(way, -1, Seconds())
+    ways.run("warm", -1, Seconds())
     for number, way in common.interleaved(list(WAYS), runs):
         if way != "warm" and number >= others:
             continue
@@ -241,7 +240,7 @@ def report(document: Mapping[str, Any]) -> str:
     before, after = document["loads_1m"]
     worked = document["processor_medians_s"]
     about = (
-        f"Small SQL with a shuffle, interleaved, after one uncounted run of each; medians. Load of "
+        f"Small SQL with a shuffle, interleaved, after an uncounted warm session; medians. Load of "
         f"the machine {before:.1f} before, {after:.1f} after. A warm session in less than "
         f"{target:g} s: {met}. Its processor time: {worked['client']:.2f} s of the client (without "
         f"imports), {worked['server']:.2f} s of the server and its executors."

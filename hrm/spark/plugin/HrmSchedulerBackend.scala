@@ -46,6 +46,7 @@ import java.util.concurrent.{CountDownLatch, RejectedExecutionException, TimeUni
 import java.util.concurrent.atomic.{AtomicBoolean, AtomicReference}
 
 import scala.concurrent.Future
+import scala.util.Try
 import scala.util.control.NonFatal
 
 import org.apache.spark.{SparkContext, SparkException}
@@ -244,7 +245,7 @@ private[hrm] class HrmSchedulerBackend(scheduler: TaskSchedulerImpl, sc: SparkCo
   override def limitExecutors(most: Int): Unit = {
     val own = getExecutorIds().filter(id =>
       getExecutorResourceProfileId(id) == ResourceProfile.DEFAULT_RESOURCE_PROFILE_ID && !decommissions(id))
-    val surplus = own.sortBy(id => (scheduler.isExecutorBusy(id), -id.toLongOption.getOrElse(0L)))
+    val surplus = own.sortBy(id => (scheduler.isExecutorBusy(id), -Try(id.toLong).getOrElse(0L))) // of Scala 2.12, too
       .take(own.size - most)
     if (surplus.nonEmpty && !ExecutorLaunch.decommissions(conf))
       killExecutors(surplus, adjustTargetNumExecutors = false, countFailures = false, force = false)
