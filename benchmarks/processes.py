@@ -34,6 +34,7 @@ __all__ = [
     "in_directory",
     "interruptible",
     "new_mark",
+    "processor_s",
     "start",
     "sweep",
     "sweep_all",
@@ -174,6 +175,16 @@ def _marked(mark: str) -> list[psutil.Process]:
         except (psutil.Error, OSError):
             continue
     return found
+
+
+def processor_s(mark: str, name: str) -> float:
+    """Processor time so far of the live processes of that name that were started with ``mark``."""
+    total_s = 0.0
+    for process in _marked(mark):
+        with contextlib.suppress(psutil.Error):
+            if process.name() == name:
+                total_s += sum(process.cpu_times()[:2])
+    return total_s
 
 
 def sweep(mark: str) -> list[str]:

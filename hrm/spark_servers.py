@@ -17,7 +17,9 @@ from hrm.errors import InvalidRequest
 __all__ = [
     "CONNECT_CLASS",
     "CONNECT_HOST",
+    "CONNECT_PORT",
     "CONNECT_RETRIES",
+    "CONNECT_TOKEN",
     "INTERNAL",
     "SERVERS",
     "THRIFT_CLASS",
@@ -35,8 +37,11 @@ SERVERS = {CONNECT_CLASS: "the Spark Connect server", THRIFT_CLASS: "the Thrift 
 
 CONNECT_HOST = "spark.connect.grpc.binding.address"
 CONNECT_RETRIES = "spark.connect.grpc.port.maxRetries"
-_CONNECT_PORT = "spark.connect.grpc.binding.port"
+CONNECT_PORT = "spark.connect.grpc.binding.port"
 _CONNECT_PORT_DEFAULT = "15002"
+CONNECT_TOKEN = "SPARK_CONNECT_AUTHENTICATE_TOKEN"  # nosec B105 # noqa: S105 - a name
+"""The variable by which a server (since Spark 4.0) gets the token that it requires, and a client
+the one that it sends."""
 THRIFT_HOST, THRIFT_PORT = "HIVE_SERVER2_THRIFT_BIND_HOST", "HIVE_SERVER2_THRIFT_PORT"
 """Variables of its environment, which it prefers to all settings."""
 _HIVE_PORT, _HIVE_MODE = "hive.server2.thrift.port", "hive.server2.transport.mode"
@@ -67,8 +72,8 @@ def server_of(
         InvalidRequest: its port is none.
     """
     if main_class == CONNECT_CLASS:
-        text = conf.get(_CONNECT_PORT) or _CONNECT_PORT_DEFAULT
-        return Server("sc", _port(text, _CONNECT_PORT), _CONNECT_PORT)
+        text = conf.get(CONNECT_PORT) or _CONNECT_PORT_DEFAULT
+        return Server("sc", _port(text, CONNECT_PORT), CONNECT_PORT)
     if main_class != THRIFT_CLASS or _hive(_HIVE_MODE, conf, arguments).lower() == "http":
         return None
     text = conf.get(_DRIVER_ENVIRONMENT + THRIFT_PORT) or _hive(_HIVE_PORT, conf, arguments)

@@ -43,6 +43,7 @@ COMMANDS = {
     "submit": "hrm.cli.submit",
     "submissions": "hrm.cli.submit",
     "submission": "hrm.cli.submit",
+    "connect": "hrm.cli.connect",
     "history": "hrm.cli.history",
     "master": "hrm.cli.daemons",
     "agent": "hrm.cli.daemons",

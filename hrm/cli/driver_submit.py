@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from hrm.spark.submit_options import Options
     from hrm.v1 import submission_pb2 as pb
 
-__all__ = ["main", "run_submit"]
+__all__ = ["delegation_tokens", "main", "run_submit"]
 
 BAD_USAGE = 2
 REFUSED = 77
@@ -102,7 +102,7 @@ def run_submit(arguments: Sequence[str]) -> int:
     try:
         options, master = _parsed(arguments)
         asks = bool(options.status or options.kill)
-        tokens = b"" if asks else _tokens(options)
+        tokens = b"" if asks else delegation_tokens(options)
         spec, files = (None, {}) if asks else _spec(options)
     except errors.InvalidRequest as error:
         console.error_line(error.message)
@@ -252,22 +252,22 @@ def _parsed(arguments: Sequence[str]) -> tuple[Options, str]:
     return options, master
 
 
-def _tokens(options: Options) -> bytes:
+def delegation_tokens(options: Options) -> bytes:
     """Delegation tokens for the driver, where Hadoop's settings demand Kerberos and it has no
     keytab. They are the proxy user's, as which it then runs: it could not become another there.
 
     Raises:
         HrmError: there are none to be had.
     """
-    from hrm.spark import delegation_tokens
+    from hrm.spark import delegation_tokens as kerberos
     from hrm.spark.conf import DRIVER_ENVIRONMENT
     from hrm.spark.submit_options import KEYTAB
 
     conf = options.conf
-    if conf.get(KEYTAB) or not delegation_tokens.demands_kerberos(conf, os.environ):
+    if conf.get(KEYTAB) or not kerberos.demands_kerberos(conf, os.environ):
         return b""
     proxy_user = options.proxy_user
-    tokens, warnings = delegation_tokens.obtain(conf, os.environ, options.main, proxy_user)
+    tokens, warnings = kerberos.obtain(conf, os.environ, options.main, proxy_user)
     for warning in warnings:
         console.note(f"HRM: {warning}")
     if proxy_user:

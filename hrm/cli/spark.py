@@ -13,7 +13,7 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -25,7 +25,15 @@ from hrm.cli import console
 from hrm.cli.console import Output
 from hrm.spark.conf import conf_dir
 
-__all__ = ["app", "conf_dir", "has_master", "spark_environment", "spark_submit"]
+__all__ = [
+    "Shell",
+    "app",
+    "conf_dir",
+    "exports",
+    "has_master",
+    "spark_environment",
+    "spark_submit",
+]
 
 BAD_USAGE = 2
 _SWITCHES = {
@@ -69,11 +77,8 @@ def env(
     if output is Output.JSON:
         console.print_json(variables)
         return
-    users = Path(os.environ.get("SHELL", "")).name
-    shells = {"fish": Shell.FISH, "csh": Shell.CSH, "tcsh": Shell.CSH}
-    chosen = shell or shells.get(users, Shell.SH)
-    for name, value in variables.items():
-        typer.echo(_export(chosen, name, value))
+    for line in exports(variables, shell):
+        typer.echo(line)
 
 
 @app.command(
@@ -243,6 +248,14 @@ def _chosen_conf_dir() -> Path:
         f"add this as the last line of {theirs / 'spark-env.sh'}: {line} - or unset "
         f"SPARK_CONF_DIR"
     )
+
+
+def exports(variables: Mapping[str, str], shell: Shell | None = None) -> list[str]:
+    """Lines that export ``variables``, in the syntax of ``shell``; None: of the user's."""
+    users = Path(os.environ.get("SHELL", "")).name
+    shells = {"fish": Shell.FISH, "csh": Shell.CSH, "tcsh": Shell.CSH}
+    chosen = shell or shells.get(users, Shell.SH)
+    return [_export(chosen, name, value) for name, value in variables.items()]
 
 
 def _export(shell: Shell, name: str, value: str) -> str:

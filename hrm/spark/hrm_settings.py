@@ -103,6 +103,12 @@ SPARK_SETTINGS: dict[str, tuple[str, str]] = {
         "in cluster deploy mode: how long a driver may live on after its application has failed, "
         "before HRM ends it with exit status 1. One that makes another SparkContext goes on",
     ),
+    "spark.hrm.connect.idle": (
+        "",
+        "of a Spark Connect server in cluster deploy mode: it rehearses what clients do first, and "
+        "ends when it has had no session for so long, such as `4h`; `0s`: it stays. "
+        "`hrm connect` sets it",
+    ),
     "spark.hrm.queue": (
         "by the master's `queue_rules`, else `root.default`",
         "the queue of the application: its whole name, or the last part of it where one queue "

@@ -52,6 +52,7 @@ from hrm.v1 import submission_pb2_grpc
 
 __all__ = [
     "ENDED",
+    "SERIAL_KEY",
     "LocalFile",
     "SubmissionClient",
     "add_conf",

@@ -103,6 +103,10 @@ def test_a_driver_is_quoted_with_its_exception(stderr: str, stdout: str, expecte
         (f"failing\n{BANNERS}", "the last line of its stderr: failing"),
         (BANNERS, ""),
         (
+            "failing\nHRM: the Connect server is warm after 2.1 s\n",
+            "the last line of its stderr: failing",
+        ),
+        (
             f"{BANNERS}WARNING: the input is empty\n",
             "the last line of its stderr: WARNING: the input is empty",
         ),

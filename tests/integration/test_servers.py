@@ -22,7 +22,7 @@ from tests.integration.conftest import APPS, Cluster, Submitted, command_of, exe
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(500)]
 
 SETTINGS = (*("--driver-memory", "700m", "--conf", "spark.executor.instances=1"),)
-_CLIENT_NEEDS = ("pandas", "pyarrow", "grpc_status", "google.rpc", "zstandard")
+CLIENT_NEEDS = ("pandas", "pyarrow", "grpc_status", "google.rpc", "zstandard")
 
 
 def free_port() -> int:
@@ -84,7 +84,7 @@ def test_a_connect_server_on_a_node(cluster: Cluster, eventually: Callable[..., 
     assert f"cannot listen at 127.0.0.1:{port} of this node" in second.output()
     assert "spark.connect.grpc.binding.port" in second.output()
 
-    missing = [name for name in _CLIENT_NEEDS if not _is_there(name)]
+    missing = [name for name in CLIENT_NEEDS if not is_there(name)]
     if not missing:
         client = subprocess.run(
             [sys.executable, str(APPS / "connect_client.py"), shown["server_address"]],
@@ -128,7 +128,7 @@ def test_a_supervised_server_whose_application_fails_starts_again(
     ended(cluster, submission_id, server)
 
 
-def _is_there(name: str) -> bool:
+def is_there(name: str) -> bool:
     try:
         return importlib.util.find_spec(name) is not None
     except ModuleNotFoundError:

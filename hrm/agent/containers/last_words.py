@@ -36,9 +36,9 @@ _BANNER = re.compile(
     "A terminally deprecated method in |sun\\.misc\\.Unsafe::|Please consider reporting this to |"
     "A restricted method in |Use --enable-native-access=|Restricted methods will be blocked )|"
     "(?:OpenJDK|Java HotSpot\\(TM\\)) .* VM warning: (?:Sharing is only supported|"
-    r"Options -Xverify:none )|SLF4J(?:\([IWD]\))?: "
+    r"Options -Xverify:none )|SLF4J(?:\([IWD]\))?: |HRM: the Connect server is (?:not )?warm\b"
 )
-"""What Java and Spark print at every start, which is no reason of an end."""
+"""What Java, Spark and HRM print at every start, which is no reason of an end."""
 _ENDED_BY_HRM = re.compile(r"HRM: (the driver is (?:ended|killed): .+)")
 """``hrm.agent.drivers.driver_runner`` and the plugin's ``DriverEnd`` write it."""
 _WRAPPER_EXCEPTION = "org.apache.spark.SparkUserAppException"

@@ -45,6 +45,7 @@ from hrm.spark_servers import (
     CONNECT_CLASS,
     CONNECT_HOST,
     CONNECT_RETRIES,
+    CONNECT_TOKEN,
     SERVERS,
     THRIFT_HOST,
     THRIFT_PORT,
@@ -351,6 +352,8 @@ class DriverRunner:
     def _conf(self) -> list[tuple[str, str]]:
         document = self._document
         conf = {key: value for key, value in document["conf"] if key not in _NOT_FROM_THE_CLIENT}
+        # It is in the environment; sessions, the UI and event logs show settings.
+        conf.pop(ENVIRONMENT_SETTING + CONNECT_TOKEN, None)
         conf["spark.driver.host"] = document["host"]
         conf.setdefault("spark.ui.port", "0")  # several drivers may be on one node
         # So that an application that leaves its context running ends with its main program.

@@ -50,11 +50,16 @@ private[hrm] object DriverEnd {
     // The node takes this line for the reason of the end: hrm.agent.containers.last_words.
     System.err.println(s"HRM: the driver is ended: ${HrmListener.inOneLine(why)}; it had not ended by itself $graceS " +
       s"s after that ($Grace)")
+    exit(ExitStatus)
+  }
+
+  /** Ends this JVM, whatever its shutdown hooks do. */
+  def exit(status: Int): Unit = {
     inBackground("hrm-driver-halt") { // its shutdown hooks may hang
       Thread.sleep(HooksMs)
-      Runtime.getRuntime.halt(ExitStatus)
+      Runtime.getRuntime.halt(status)
     }
-    System.exit(ExitStatus)
+    System.exit(status)
   }
 
   private def inBackground(name: String)(action: => Unit): Unit = {

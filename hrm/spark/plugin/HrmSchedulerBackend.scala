@@ -27,6 +27,7 @@ package org.apache.spark.scheduler.cluster.hrm
  *   the timer, hrm-backend        starts and ends of AppMasters, abandoned executors and contexts:
  *                                 nothing
  *   hrm-driver-end                ends a driver that lives on after its failure (DriverEnd): nothing
+ *   hrm-connect                   rehearses a Connect server, and ends it when it is idle: nothing
  *   Java's watch on processes     hands over to the timer: nothing
  *   LauncherBackend's threads     LauncherLink: nothing
  * Those that hold nothing take Spark's locks through Spark's methods: 2 in wakeScheduler and
@@ -45,6 +46,7 @@ import java.util.concurrent.{CountDownLatch, RejectedExecutionException, TimeUni
 import java.util.concurrent.atomic.{AtomicBoolean, AtomicReference}
 
 import scala.concurrent.Future
+import scala.util.Try
 import scala.util.control.NonFatal
 
 import org.apache.spark.{SparkContext, SparkException}
@@ -127,6 +129,7 @@ private[hrm] class HrmSchedulerBackend(scheduler: TaskSchedulerImpl, sc: SparkCo
     }
     throwProblem()
     launcher.running(applicationId())
+    ConnectServer.attend(sc)
   }
 
   /** In super.start(); no executor is requested before there are tokens for it. */
@@ -242,7 +245,7 @@ private[hrm] class HrmSchedulerBackend(scheduler: TaskSchedulerImpl, sc: SparkCo
   override def limitExecutors(most: Int): Unit = {
     val own = getExecutorIds().filter(id =>
       getExecutorResourceProfileId(id) == ResourceProfile.DEFAULT_RESOURCE_PROFILE_ID && !decommissions(id))
-    val surplus = own.sortBy(id => (scheduler.isExecutorBusy(id), -id.toLongOption.getOrElse(0L)))
+    val surplus = own.sortBy(id => (scheduler.isExecutorBusy(id), -Try(id.toLong).getOrElse(0L))) // of Scala 2.12, too
       .take(own.size - most)
     if (surplus.nonEmpty && !ExecutorLaunch.decommissions(conf))
       killExecutors(surplus, adjustTargetNumExecutors = false, countFailures = false, force = false)

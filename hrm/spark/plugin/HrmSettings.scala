@@ -25,7 +25,8 @@ private[hrm] object HrmSettings {
   private val MoreThanZero = Seq("spark.hrm.registration.timeout", "spark.hrm.stop.timeout",
     "spark.hrm.executor.retry.delay", "spark.hrm.executor.retry.delayMax")
   private val ZeroOrMore = Seq("spark.hrm.master.timeout", "spark.hrm.locality.wait",
-    "spark.hrm.executor.lossReasonTimeout", "spark.hrm.driver.failureGrace")
+    "spark.hrm.executor.lossReasonTimeout", "spark.hrm.driver.failureGrace",
+    ConnectServer.Idle)
   private val Counts = Seq("spark.hrm.appmaster.maxRestarts", GangMin, StreamMin, Instances)
   private val Sizes = Seq("spark.hrm.input.size", "spark.hrm.executor.gpu.memory")
   private val Choices = Seq("named", "all", "none")

@@ -42,6 +42,16 @@ def test_a_driver_gets_its_files_and_its_settings(node: Node, master: FakeMaster
     ]  # fmt: skip
 
 
+def test_the_token_of_a_connect_server_is_no_setting(node: Node) -> None:
+    setting = "spark.hrm.driverEnv.SPARK_CONNECT_AUTHENTICATE_TOKEN"
+    node.document["conf"] += [[setting, "a-secret"], ["spark.hrm.driverEnv.OTHER", "shown"]]
+    code, _, err = node.run("true")
+    assert code == 0, err
+    text = (node.work_dir / "spark.properties").read_text()
+    assert "spark.hrm.driverEnv.OTHER=shown" in text
+    assert "a-secret" not in text
+
+
 def test_tokens_are_in_memory_alone_and_of_the_drivers_programs_too(
     node: Node, master: FakeMaster
 ) -> None:
