@@ -394,6 +394,7 @@ _hrm_take_warm() {
   fi
   IFS= read -r address < "$address" || return 0
   [ -S "$address" ] || return 0
+  export -n address # what is set here is exported otherwise
   exec "$HRM_PYTHON" -I -S "$HRM_SPARK_DIR/warm/client.py" "$address" "$(_hrm_event_log_dir)" \
     "${#HRM_GIVEN[@]}" "${HRM_GIVEN[@]}" "$@"
 }

@@ -25,7 +25,7 @@ from hrm.cli.spark import spark_environment, spark_submit
 from hrm.spark.warm.client import KEEP, Frames, frame
 from hrm.spark.warm.server import ADDRESS_FILE, place
 
-__all__ = ["app", "keep_here"]
+__all__ = ["app", "ask", "keep_here"]
 
 JVMS_MAX = 16
 KINDS_MAX = 16
@@ -63,7 +63,7 @@ def warm(
     if stop:
         _stop()
     elif status:
-        _show(_ask("status"), output)
+        _show(ask("status"), output)
     else:
         bounds = {"per_kind": jvms, "kinds_max": kinds}
         keep_here({name: value for name, value in bounds.items() if value is not None})
@@ -77,9 +77,12 @@ def keep_here(bounds: dict[str, int]) -> None:
         Unavailable: it does not start, or drivers like these cannot be kept ready.
     """
     variables = {**os.environ, **spark_environment()}
-    if _connect() is None:
+    there = _connect()
+    if there is None:
         _start(bounds, variables)
-    elif bounds:
+    else:
+        there.close()
+    if there is not None and bounds:
         raise errors.AlreadyExists(
             "hrm warm runs already, with bounds of its own; type hrm warm --stop first"
         )
@@ -144,7 +147,7 @@ def _connect() -> socket.socket | None:
     return connection
 
 
-def _ask(what: str) -> dict[str, Any]:
+def ask(what: str) -> dict[str, Any]:
     """Raises Unavailable where no server is there."""
     connection = _connect()
     if connection is None:
@@ -162,7 +165,7 @@ def _ask(what: str) -> dict[str, Any]:
 
 
 def _stop() -> None:
-    _ask("stop")
+    ask("stop")
     deadline = time.monotonic() + _STOP_LIMIT_S
     while (place() / ADDRESS_FILE).exists():
         if time.monotonic() > deadline:

@@ -1,6 +1,7 @@
 package org.apache.spark.scheduler.cluster.hrm
 
 import java.net.{InetAddress, NetworkInterface}
+import java.util.TimeZone
 import java.util.concurrent.ThreadPoolExecutor
 import java.util.concurrent.TimeUnit.MILLISECONDS
 import java.util.concurrent.atomic.{AtomicInteger, AtomicLong}
@@ -94,6 +95,7 @@ private[hrm] object JvmState {
     "METRIC_GENERATED_CLASS_BYTECODE_SIZE", "METRIC_GENERATED_METHOD_BYTECODE_SIZE")
 
   def capture(): JvmState = {
+    TimeZone.getDefault // which sets a property
     val properties = System.getProperties
     val names = properties.stringPropertyNames().asScala
     new JvmState(names.map(name => name -> properties.getProperty(name)).toMap, liveThreads())

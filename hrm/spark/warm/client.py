@@ -154,11 +154,15 @@ def _link(path: str) -> str:
 
 
 def _environment() -> dict[str, str]:
-    return {
-        name: value
-        for name, value in os.environ.items()
-        if name not in _OWN_VARIABLES and not name.startswith("BASH_FUNC__hrm_")
-    }
+    """What a JVM would have: as it was when this process started, before Python set a locale."""
+    with open("/proc/self/environ", "rb") as file:
+        entries = os.fsdecode(file.read()).split("\0")
+    found = {}
+    for entry in entries:
+        name, sign, value = entry.partition("=")
+        if sign and name not in _OWN_VARIABLES and not name.startswith("BASH_FUNC__hrm_"):
+            found[name] = value
+    return found
 
 
 class _Cold(Exception):

@@ -21,11 +21,11 @@ import fcntl
 import json
 import math
 import os
+import select
 import selectors
 import shutil
 import signal
 import socket
-import subprocess
 import sys
 import tempfile
 import time
@@ -75,7 +75,7 @@ class _Jvm:
 
     kind: Kind
     control: socket.socket
-    process: subprocess.Popen[bytes]
+    pid: int
     log: Path
     frames: Frames = field(default_factory=Frames)
     why: str = ""
@@ -101,6 +101,8 @@ class Server:
         self._requests: dict[int, tuple[Request, socket.socket]] = {}
         self._number = 0
         self._jvms: dict[int, _Jvm] = {}
+        self._released: list[int] = []
+        """Holders that belong to applications, until they have ended."""
         self._idle_s = idle_s
         self._to_start: tuple[pool.StartJvm, float, float, float] | None = None
         self._stopping = False
@@ -120,11 +122,16 @@ class Server:
             for number in [n for n, x in self._clients.items() if now > x.until_s]:
                 self._drop(number)
             if now >= self._pool.wake_at_s():
-                self._handle(pool.Ticked(now=now))
+                self.handle(pool.Ticked(now=now))
             self._start_if_idle(now)
-        self._handle(pool.Stopped(now=time.monotonic()))
+            self._released = [x for x in self._released if os.waitpid(x, os.WNOHANG)[0] == 0]
+        self.handle(pool.Stopped(now=time.monotonic()))
         for jvm in list(self._jvms.values()):
             self._end(jvm)
+        for number in list(self._clients):
+            self._drop(number)
+        self._listener.close()
+        self._selector.close()
 
     def stop(self) -> None:
         """From a handler of signals, too."""
@@ -201,10 +208,10 @@ class Server:
             _reply(connection, {"cold": kind})
         elif message.get("keep"):
             _reply(connection, {"kept": True})
-            self._handle(pool.Kept(now=now, kind=kind))
+            self.handle(pool.Kept(now=now, kind=kind))
         else:
             self._requests[number] = (request, connection)
-            self._handle(pool.Requested(now=now, request=number, kind=kind))
+            self.handle(pool.Requested(now=now, request=number, kind=kind))
 
     def _inform(self, what: str, connection: socket.socket) -> None:
         if what == "stop":
@@ -229,7 +236,8 @@ class Server:
 
     # The pool's commands.
 
-    def _handle(self, event: pool.Event) -> None:
+    def handle(self, event: pool.Event) -> None:
+        """Carry out what follows from an event. From the thread that runs it, or before that."""
         for command in self._pool.handle(event):
             match command:
                 case pool.StartJvm():
@@ -261,17 +269,12 @@ class Server:
             self._start(command.jvm, command.kind)
         except OSError as error:
             why = f"it cannot be started: {error.strerror}"
-            self._handle(pool.Ended(now=now, jvm=command.jvm, why=why))
+            self.handle(pool.Ended(now=now, jvm=command.jvm, why=why))
 
     def _start(self, number: int, kind: Kind) -> None:
         ours, theirs = socket.socketpair()
         with theirs:
-            process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "hrm.spark.warm.holder"],
-                stdin=theirs.fileno(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-                start_new_session=True,
-            )  # fmt: skip
-        jvm = _Jvm(kind, ours, process, self._directory / f"jvm-{number}.log")
+            jvm = _Jvm(kind, ours, _spawn(theirs), self._directory / f"jvm-{number}.log")
         self._jvms[number] = jvm
         ours.settimeout(_HOLDER_LIMIT_S)
         spec = {
@@ -296,13 +299,13 @@ class Server:
         for message in jvm.frames.feed(data):
             if "ready" in message:
                 jvm.ready = True
-                self._handle(pool.Ready(now=now, jvm=number, memory_mib=_memory_mib(jvm.process)))
+                self.handle(pool.Ready(now=now, jvm=number, memory_mib=_memory_mib(jvm.pid)))
             elif "declined" in message:
                 jvm.why = str(message["declined"])
-                self._handle(pool.Declined(now=now, jvm=number, why=jvm.why))
+                self.handle(pool.Declined(now=now, jvm=number, why=jvm.why))
             elif "taken" in message:
                 jvm.taken = True
-                self._handle(pool.Taken(now=now, jvm=number))
+                self.handle(pool.Taken(now=now, jvm=number))
         if not data or jvm.taken:
             self._forget(number, now)
 
@@ -314,7 +317,7 @@ class Server:
         self._end(jvm)
         if not jvm.taken:
             _log.info("a warm driver has ended", jvm=number, why=why)
-            self._handle(pool.Ended(now=now, jvm=number, why=why))
+            self.handle(pool.Ended(now=now, jvm=number, why=why))
 
     def _hand(self, command: pool.Hand) -> None:
         request, connection = self._requests.pop(command.request)
@@ -330,7 +333,7 @@ class Server:
     def _give_up(self, number: int) -> None:
         if self._to_start is not None and self._to_start[0].jvm == number:
             self._to_start = None
-            self._handle(pool.Ended(now=time.monotonic(), jvm=number, why="it is not needed"))
+            self.handle(pool.Ended(now=time.monotonic(), jvm=number, why="it is not needed"))
             return
         jvm = self._jvms.get(number)
         if jvm is not None:
@@ -338,18 +341,47 @@ class Server:
             self._selector.unregister(jvm.control)
             del self._jvms[number]
             self._end(jvm)
-            self._handle(pool.Ended(now=time.monotonic(), jvm=number, why=jvm.why))
+            self.handle(pool.Ended(now=time.monotonic(), jvm=number, why=jvm.why))
 
     def _end(self, jvm: _Jvm) -> None:
         """The end of its connection ends a holder whose JVM waits."""
         jvm.control.close()
         jvm.log.unlink(missing_ok=True)
-        if not jvm.taken:
-            try:
-                jvm.process.wait(_HOLDER_LIMIT_S)
-            except subprocess.TimeoutExpired:
-                jvm.process.kill()  # the kernel kills the JVM with it
-                jvm.process.wait()
+        if jvm.taken:
+            self._released.append(jvm.pid)
+        else:
+            _await_end(jvm.pid)
+
+
+def _spawn(control: socket.socket) -> int:
+    """A holder in a session of its own, where no terminal's signals reach it; its pid."""
+    null = os.open(os.devnull, os.O_RDWR)
+    try:
+        return os.posix_spawn(
+            sys.executable,
+            [sys.executable, "-P", "-m", "hrm.spark.warm.holder"],
+            os.environ,
+            file_actions=[
+                (os.POSIX_SPAWN_DUP2, control.fileno(), 0),
+                (os.POSIX_SPAWN_DUP2, null, 1),
+                (os.POSIX_SPAWN_DUP2, null, 2),
+            ],
+            setsid=True,
+        )
+    finally:
+        os.close(null)
+
+
+def _await_end(pid: int) -> None:
+    """Of a holder whose connection has ended; one that does not end in time is killed, and the
+    kernel kills its JVM."""
+    descriptor = os.pidfd_open(pid)
+    try:
+        if not select.select([descriptor], [], [], _HOLDER_LIMIT_S)[0]:
+            os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+    finally:
+        os.close(descriptor)
 
 
 def _reply(connection: socket.socket, document: dict[str, Any]) -> None:
@@ -359,11 +391,11 @@ def _reply(connection: socket.socket, document: dict[str, Any]) -> None:
         connection.sendall(frame(document))
 
 
-def _memory_mib(holder: subprocess.Popen[bytes]) -> int:
+def _memory_mib(holder: int) -> int:
     """What a JVM and all around it use, but for files that are mapped."""
     used = 0
     with contextlib.suppress(psutil.Error):
-        top = psutil.Process(holder.pid)
+        top = psutil.Process(holder)
         for process in (top, *top.children(recursive=True)):
             with contextlib.suppress(psutil.Error):
                 memory = process.memory_info()
@@ -374,7 +406,7 @@ def _memory_mib(holder: subprocess.Popen[bytes]) -> int:
 def _last_line(log: Path) -> str:
     with contextlib.suppress(OSError), log.open("rb") as file:
         file.seek(max(0, log.stat().st_size - _TAIL_BYTES))
-        lines = file.read().decode(errors="replace").splitlines()
+        lines = file.read(_TAIL_BYTES).decode(errors="replace").splitlines()
         return next((line.strip() for line in reversed(lines) if line.strip()), "nothing")
     return "nothing"
 
