@@ -25,7 +25,7 @@ from hrm.cli.spark import spark_environment, spark_submit
 from hrm.spark.warm.client import KEEP, Frames, frame
 from hrm.spark.warm.server import ADDRESS_FILE, place
 
-__all__ = ["app", "ask", "keep_here"]
+__all__ = ["app", "ask", "keep_here", "stop_if_there"]
 
 JVMS_MAX = 16
 KINDS_MAX = 16
@@ -162,6 +162,18 @@ def ask(what: str) -> dict[str, Any]:
         except OSError as error:
             raise errors.Unavailable(f"the warm server does not reply: {error}") from error
     raise errors.Unavailable("the warm server has ended without a reply")
+
+
+def stop_if_there() -> None:
+    """End the server, if it runs; what applications have taken goes on.
+
+    Raises:
+        Unavailable: it does not end.
+    """
+    there = _connect()
+    if there is not None:
+        there.close()
+        _stop()
 
 
 def _stop() -> None:

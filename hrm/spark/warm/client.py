@@ -4,8 +4,8 @@
 PySpark, a shell or a scheduler starts spark-submit, and watches that process: its input, its
 output, its end. ``spark-env.sh`` becomes this program instead of a JVM where the user's warm server
 is there. It asks the server for a driver that fits, and from then on passes on what comes: input to
-the JVM, output from it, signals, and at last the status that the JVM ended with. When this process is
-killed, the JVM ends, too. ::
+the JVM, output from it, signals, and at last the status that the JVM ended with. When this process
+is killed, the JVM ends, too. ::
 
     client ──request──► server ──order, with the connection──► holder ──order──► JVM
     client ◄──fits, with the JVM's pipes──────────────────────── holder ◄──fits── JVM

@@ -2,9 +2,9 @@
 
 The server that keeps the pool may end while applications run on JVMs that it has started; those
 must go on, and their status must be learned. So each JVM has this small process as its parent.
-While the JVM waits, both end with the server: the holder sees the end of its connection, and the kernel
-kills the JVM with the holder. Once an application has taken the JVM, the holder belongs to that: it
-ends the JVM when the client goes, and outlives the server.
+While the JVM waits, both end with the server: the holder sees the end of its connection, and the
+kernel kills the JVM with the holder. Once an application has taken the JVM, the holder belongs to
+that: it ends the JVM when the client goes, and outlives the server.
 
 It gets, on the socket that is its standard input, a document that says what to start, then at most
 one order with the connection of the client that takes the JVM. It reports there what happens:

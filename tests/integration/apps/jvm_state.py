@@ -1,14 +1,12 @@
-"""Writes what an application finds in its driver's JVM, before and after its first query, as JSON."""
+"""Writes what an application finds in its driver's JVM before and after its first query (JSON)."""
 
 from __future__ import annotations
 
 import json
-import os
 import re
 import sys
 from pathlib import Path
 from typing import Any
-
 
 RESOURCES = "org.apache.spark.resource"
 
@@ -96,11 +94,12 @@ def descriptors(proc: Path) -> list[str]:
     found = []
     for number in (proc / "fd").iterdir():
         try:
-            target = os.readlink(number)
+            target = str(number.readlink())
         except OSError:
             continue
-        if target.startswith("/") and not target.endswith((".jar", ".jsa")):
-            found.append(target)
+        standard = number.name in ("0", "1", "2")
+        if target.startswith("/") and not standard and not target.endswith((".jar", ".jsa")):
+            found.append(re.sub(r"^/tmp/tmp\.\w+", "/tmp/tmp", target))
     return found
 
 

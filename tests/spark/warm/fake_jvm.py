@@ -1,8 +1,8 @@
 """In place of Java in tests of the processes around a warm driver: it speaks the JVM's protocol.
 
 As ``java … org.apache.spark.launcher.Main`` it prints the command that starts it again. As the warm
-driver it behaves as the file ``behaviour`` next to it says, and becomes an "application" that prints
-what it has got and ends as its first argument says.
+driver it behaves as the file ``behaviour`` next to it says, and becomes an "application" that
+prints what it has got and ends as its last argument says.
 """
 
 from __future__ import annotations

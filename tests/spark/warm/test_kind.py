@@ -1,4 +1,4 @@
-"""Which driver fits which warm JVM: what makes another kind, what makes none, and what comes late."""
+"""Which driver fits which warm JVM: what makes another kind, what none, and what comes late."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_what_comes_late_makes_no_other_kind(machine: Machine, arguments: list[s
     assert isinstance(usual, Kind)
     assert machine.kind(*arguments) == usual
     late = {"SPARK_LOCAL_DIRS": "/data", "PYTHONPATH": "/x", "PYSPARK_PYTHON": "python3.12",
-            "AWS_SECRET_ACCESS_KEY": "secret", "HRM_EVENT_LOG_DIR": "/logs", "OLDPWD": "/"}  # fmt: skip
+            "AWS_SECRET_ACCESS_KEY": "secret", "HRM_EVENT_LOG_DIR": "/logs"}  # fmt: skip
     assert machine.kind(**late) == usual
     assert "secret" not in str(machine.kind(**late))
 

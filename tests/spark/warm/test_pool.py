@@ -1,4 +1,4 @@
-"""The pool of warm drivers, with no process: what is asked for, what starts, what is handed over."""
+"""The pool of warm drivers, without processes: what is asked for, starts, and is handed over."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Server, holders and clients as real processes, around a program that speaks a warm JVM's protocol."""
+"""Server, holders and clients as real processes, around a program with a warm JVM's protocol."""
 
 from __future__ import annotations
 
@@ -282,8 +282,7 @@ def test_a_rehearsal_that_fails_or_hangs_is_given_up_with_the_reason(
     eventually(
         lambda: "the rehearsal's reason" in place.kind()["problem"], LIMIT_S, "the last line"
     )
-    code, _, stderr = place.run("0")
-    assert code == 7
+    assert place.run("0")[0] == 7
     place.stop()
     shutil.rmtree(place.root / "runtime")
     (place.root / "runtime").mkdir()
