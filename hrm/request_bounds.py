@@ -136,6 +136,7 @@ FIELDS: dict[str, FieldBound] = {
     "RegisterApplicationRequest.tags": FieldBound(LABEL, count=TAGS),
     "RegisterApplicationRequest.driver_host": _LABEL,
     "RegisterApplicationRequest.web_url": _TEXT,
+    "RegisterApplicationRequest.driver_start": _LABEL,
     "RegisterApplicationRequest.submission_key": _ID,
     "RegisterApplicationRequest.submission_ownership_key": _KEY,
     "SparkLaunch.driver_url": FieldBound(TEXT, executed=True),

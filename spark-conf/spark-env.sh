@@ -3,7 +3,7 @@
 #
 # Point SPARK_CONF_DIR at this directory. Spark's launcher sources this file in its own shell, so it
 # may rewrite the launcher's arguments. It looks for the master where Spark does: in the arguments,
-# then in the properties file or spark-defaults.conf, then in the variable MASTER. It does ten
+# then in the properties file or spark-defaults.conf, then in the variable MASTER. It does eleven
 # things, for hrm:// masters alone:
 #
 #   1. hrm://host:port becomes spark+hrm://host:port, the form that spark-submit lets pass;
@@ -22,7 +22,9 @@
 #      settings that HRM obeys, and a limit on all cores is warned of;
 #   9. a principal with its keytab logs the driver in from the first moment, as on YARN: by variables
 #      that Hadoop reads itself;
-#  10. `--files a.txt#b.txt`, which Spark understands on YARN alone, becomes a link of that name.
+#  10. `--files a.txt#b.txt`, which Spark understands on YARN alone, becomes a link of that name;
+#  11. where `hrm warm` keeps drivers ready, one that fits is taken instead of a JVM that starts now
+#      (HRM_WARM=off: none is).
 #
 # For --help and --version Spark answers alone, and none of that is done.
 #
@@ -340,33 +342,61 @@ _hrm_start_appmaster() {
   HRM_APPMASTER_PID=$!
 }
 
-# The lines of Java's argument file that turn event logs on, if they are to be.
-_hrm_event_log() {
+# Prints where event logs are to go; nothing where they are off.
+_hrm_event_log_dir() {
   local directory="${HRM_EVENT_LOG_DIR:-}"
   [ -n "$directory" ] || return 0
   if [ ! -d "$directory" ] || [ ! -w "$directory" ]; then
     echo "HRM: warning: no event log: HRM_EVENT_LOG_DIR is $directory, where no file can be written" >&2
     return 0
   fi
+  printf '%s' "$directory"
+}
+
+# The lines of Java's argument file that turn event logs on, if they are to be.
+_hrm_event_log() {
+  local directory
+  directory="$(_hrm_event_log_dir)"
+  [ -n "$directory" ] || return 0
   directory="${directory//\\/\\\\}"
   printf '%s\n' -Dspark.eventLog.enabled=true "\"-Dspark.eventLog.dir=${directory//\"/\\\"}\""
 }
 
 _hrm_secret() {
   local file descriptor secret
-  secret="$(od -An -N32 -tx1 /dev/urandom | tr -d ' \n')" && [ "${#secret}" -eq 64 ] ||
-    _hrm_fail "cannot read 32 random bytes from /dev/urandom"
   file="$(umask 077 && mktemp)" || _hrm_fail "cannot make a file in ${TMPDIR:-/tmp}; set TMPDIR"
-  printf '%s\n' -Dspark.authenticate=true "-Dspark.authenticate.secret=$secret" > "$file"
+  if [ -z "${HRM_WARM_REPLIES:-}" ]; then # a warm driver gets what is an application's with its order
+    secret="$(od -An -N32 -tx1 /dev/urandom | tr -d ' \n')" && [ "${#secret}" -eq 64 ] ||
+      _hrm_fail "cannot read 32 random bytes from /dev/urandom"
+    printf '%s\n' -Dspark.authenticate=true "-Dspark.authenticate.secret=$secret" > "$file"
+    _hrm_event_log >> "$file"
+    if [ -n "${HRM_START:-}" ]; then # why this driver is not a warm one
+      secret="${HRM_START//\\/\\\\}"
+      printf '%s\n' "\"-Dspark.hrm.start=${secret//\"/\\\"}\"" >> "$file"
+    fi
+  fi
   if [ "${HRM_ARCHIVE:-on}" != off ]; then
     SPARK_DIST_CLASSPATH="$SPARK_DIST_CLASSPATH" "$HRM_PYTHON" -I -S "$HRM_SPARK_DIR/archive.py" \
       "$SPARK_HOME" "${SPARK_CONF_DIR:-}" "$@" >> "$file" || : # a driver starts without as well
   fi
-  _hrm_event_log >> "$file"
   exec {descriptor}< "$file"
   rm -f "$file"
   HRM_ARGUMENT_FILE="@/proc/self/fd/$descriptor"
   SPARK_SUBMIT_OPTS="${SPARK_SUBMIT_OPTS:+$SPARK_SUBMIT_OPTS }$HRM_ARGUMENT_FILE"
+}
+
+# Becomes the outside of a warm driver where the user's server is there; returns where it is not.
+# $@: the launcher's arguments, rewritten; as they were given they are in HRM_GIVEN.
+_hrm_take_warm() {
+  local address="${HRM_HOME:-${HOME:-}/.hrm}/warm/address"
+  if [ "${HRM_WARM:-on}" = off ] || [ -n "${HRM_START:-}${HRM_WARM_REPLIES:-}" ] || [ ! -r "$address" ]; then
+    return 0
+  fi
+  IFS= read -r address < "$address" || return 0
+  [ -S "$address" ] || return 0
+  export -n address # what is set here is exported otherwise
+  exec "$HRM_PYTHON" -I -S "$HRM_SPARK_DIR/warm/client.py" "$address" "$(_hrm_event_log_dir)" \
+    "${#HRM_GIVEN[@]}" "${HRM_GIVEN[@]}" "$@"
 }
 
 # pyspark names its shell first; it would start Python before anybody looks at what follows.
@@ -388,8 +418,10 @@ if [ "${1:-}" = org.apache.spark.deploy.SparkSubmit ] && [ "${2:-}" != pyspark-s
       exec "$HRM_PYTHON" -P -m hrm.cli submit "${@:2}"
     fi
     _hrm_name_files
+    HRM_GIVEN=("$@")
     set -- "${HRM_ARGUMENTS[@]}"
-    _hrm_start_appmaster
+    _hrm_take_warm "$@"
+    [ -n "${HRM_WARM_REPLIES:-}" ] || _hrm_start_appmaster # a warm driver's waits with it
     HRM_PLUGIN_JAR="$("$HRM_PYTHON" -I -S "$HRM_SPARK_DIR/build.py" "$SPARK_HOME")" || exit 1
     SPARK_DIST_CLASSPATH="$HRM_PLUGIN_JAR${SPARK_DIST_CLASSPATH:+:$SPARK_DIST_CLASSPATH}"
     _hrm_add_conf
@@ -401,10 +433,10 @@ if [ "${1:-}" = org.apache.spark.deploy.SparkSubmit ] && [ "${2:-}" != pyspark-s
     _hrm_offer_plugin
   fi
   unset HRM_ARGUMENTS HRM_FOUND HRM_OTHER_MASTER HRM_MASTER_VARIABLE HRM_DEPLOY_MODE HRM_CORES_MAX
-  unset HRM_ASKS HRM_INFORMS HRM_SPARK_DIR HRM_PRINCIPAL HRM_KEYTAB HRM_NAMING HRM_NAMED HRM_NAMED_DEFAULT
+  unset HRM_ASKS HRM_INFORMS HRM_SPARK_DIR HRM_PRINCIPAL HRM_KEYTAB HRM_NAMING HRM_NAMED HRM_NAMED_DEFAULT HRM_GIVEN
 fi
 # A program that a driver starts may call spark-submit itself, and must come by here again.
-unset SPARK_ENV_LOADED
+unset SPARK_ENV_LOADED HRM_START
 unset -f _hrm_fail _hrm_is_master _hrm_rewrite _hrm_take _hrm_default_master _hrm_find_python
 unset -f _hrm_add_conf _hrm_offer_plugin _hrm_start_appmaster _hrm_secret _hrm_event_log _hrm_adapt _hrm_judge _hrm_property
-unset -f _hrm_login _hrm_other _hrm_name_files _hrm_named
+unset -f _hrm_login _hrm_other _hrm_name_files _hrm_named _hrm_take_warm _hrm_event_log_dir

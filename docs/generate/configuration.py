@@ -35,6 +35,8 @@ _ENVIRONMENT = {
     ),
     "HRM_TLS": ("", "`1`: `hrm up` encrypts its cluster's traffic, as --tls does"),
     "HRM_ARCHIVE": ("`on`", "`off`: drivers start without the archive of Spark's classes"),
+    "HRM_WARM": ("`on`", "`off`: drivers start cold, whatever `hrm warm` keeps ready"),
+    "HRM_UP_WARM": ("", "`1`: `hrm up` keeps drivers ready for its directory, as --warm does"),
     "HRM_EVENT_LOG": ("", "`0`: `hrm up` leaves Spark's event logs off, as --no-event-log does"),
     "HRM_EVENT_LOG_DIR": (
         "set by `hrm env`",

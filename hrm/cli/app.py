@@ -39,6 +39,7 @@ COMMANDS = {
     "forecast": "hrm.cli.forecast",
     "env": "hrm.cli.spark",
     "spark-submit": "hrm.cli.spark",
+    "warm": "hrm.cli.warm",
     "plugin-jar": "hrm.cli.plugin_jar",
     "submit": "hrm.cli.submit",
     "submissions": "hrm.cli.submit",

@@ -86,6 +86,16 @@ TlsOption = Annotated[
 ]
 
 
+WarmOption = Annotated[
+    bool,
+    typer.Option(
+        "--warm/--no-warm",
+        envvar="HRM_UP_WARM",
+        help="Keep drivers ready for this directory, as hrm warm does, until hrm down.",
+    ),
+]
+
+
 @app.command()
 def up(
     nodes: Annotated[
@@ -105,6 +115,7 @@ def up(
         ),
     ] = True,
     tls: TlsOption = False,
+    warm: WarmOption = False,
 ) -> None:
     """Start a cluster on this machine: one master and some nodes, all processes.
 
@@ -133,6 +144,7 @@ def up(
             memory_mib=size.memory_mib,
             event_log=event_log,
             tls=tls,
+            warm=warm,
         )
         if removed := history.prune(directory / embedded.EVENT_LOGS, time.time()):
             console.note(f"removed {removed} event logs that were old or too many")
@@ -140,6 +152,10 @@ def up(
         with _interruptible(), _progress() as progress:
             embedded.start(cluster, schedulers, progress)
     _print_next_steps(cluster, time.monotonic() - began)
+    if warm:
+        from hrm.cli.warm import keep_here
+
+        keep_here({})
 
 
 @app.command()
@@ -158,6 +174,10 @@ def down(state_dir: StateDirOption = None) -> None:
                 ended = embedded.sweep_containers(directory)
             else:
                 ended = embedded.stop(cluster, progress)
+    if cluster is not None and cluster.warm:
+        from hrm.cli.warm import stop_if_there
+
+        stop_if_there()
     if not ended:
         console.note("nothing was running")
     for what in ended:

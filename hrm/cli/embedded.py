@@ -106,6 +106,7 @@ class Cluster:
     started_at_s: float = field(default_factory=time.time)
     event_log: bool = True
     tls: bool = False
+    warm: bool = False
     processes: list[DaemonProcess] = field(default_factory=list)
 
     @property

@@ -69,11 +69,19 @@ def env(
             "there is none: for machines without an agent.",
         ),
     ] = False,
+    warm: Annotated[
+        bool,
+        typer.Option("--warm", help="Keep drivers ready for this directory, as hrm warm does."),
+    ] = False,
 ) -> None:
     """Print what to export so that spark-submit knows hrm://. Use: eval "$(hrm env)"."""
     variables = spark_environment()
     if archive:
         _make_archive()
+    if warm:
+        from hrm.cli.warm import keep_here
+
+        keep_here({})
     if output is Output.JSON:
         console.print_json(variables)
         return

@@ -23,8 +23,8 @@ _AT_NODE = "node "
 """How the actor of an event begins that is a node."""
 
 _APPLICATION = (
-    "class_evidence", "driver_host", "web_url", "message", "containers", "progress", "run_times",
-    "input_bytes", "training", "executors_max",
+    "class_evidence", "driver_host", "web_url", "driver_start", "message", "containers", "progress",
+    "run_times", "input_bytes", "training", "executors_max",
 )  # fmt: skip
 
 

@@ -563,6 +563,10 @@ def main() -> int:
         if links and "HRM_APPMASTER_PID" not in os.environ:
             shutil.rmtree(links, ignore_errors=True)
         return 0
+    if (environment := introduction.pop("environment", None)) is not None:
+        # This process waited with a warm driver, and what it was started with was nobody's.
+        os.environ.clear()
+        os.environ.update(environment)
 
     async def run() -> None:
         await AppMaster(introduction).run()

@@ -21,6 +21,8 @@ LOCALIZE_MODES = ("named", "all", "none")
 """Which files executors have before their JVMs start (``hrm.spark.early_files``)."""
 _PREFIX = "spark.hrm."
 _DRIVER_ENVIRONMENT = "spark.hrm.driverEnv."
+_OWN = ("spark.hrm.start",)
+"""What HRM sets itself, to report it: how a driver started."""
 _BOOLEANS = ("true", "false")
 _CHOICES: dict[str, tuple[str, ...]] = {
     "spark.hrm.class": ("", "stream", "batch"),
@@ -206,7 +208,7 @@ def unknown_names(names: Iterable[str]) -> list[str]:
     by_letters = {name.lower(): name for name in SPARK_SETTINGS}
     lines = []
     for name in sorted(names):
-        known = name in SPARK_SETTINGS or name.startswith(_DRIVER_ENVIRONMENT)
+        known = name in (*SPARK_SETTINGS, *_OWN) or name.startswith(_DRIVER_ENVIRONMENT)
         if not name.startswith(_PREFIX) or known:
             continue
         if name == TENANT:

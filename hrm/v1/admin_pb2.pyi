@@ -233,7 +233,7 @@ class GetApplicationRequest(_message.Message):
     def __init__(self, application_id: _Optional[str] = ..., containers_limit: _Optional[int] = ...) -> None: ...
 
 class Application(_message.Message):
-    __slots__ = ("application_id", "name", "user", "queue", "state", "workload_class", "class_evidence", "spark_version", "driver_host", "web_url", "submitted_at_s", "first_running_at_s", "ended_at_s", "message", "scheduler", "containers", "progress", "containers_running", "containers_waiting", "containers_pending", "mean_wait_s", "run_times", "gang_min", "submission_id", "submission_attempt", "input_bytes", "containers_total", "priority", "training", "executors_max", "hidden", "priority_class", "priority_tenths", "interruptions")
+    __slots__ = ("application_id", "name", "user", "queue", "state", "workload_class", "class_evidence", "spark_version", "driver_host", "web_url", "submitted_at_s", "first_running_at_s", "ended_at_s", "message", "scheduler", "containers", "progress", "containers_running", "containers_waiting", "containers_pending", "mean_wait_s", "run_times", "gang_min", "submission_id", "submission_attempt", "input_bytes", "containers_total", "priority", "training", "executors_max", "hidden", "priority_class", "priority_tenths", "interruptions", "driver_start")
     APPLICATION_ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     USER_FIELD_NUMBER: _ClassVar[int]
@@ -268,6 +268,7 @@ class Application(_message.Message):
     PRIORITY_CLASS_FIELD_NUMBER: _ClassVar[int]
     PRIORITY_TENTHS_FIELD_NUMBER: _ClassVar[int]
     INTERRUPTIONS_FIELD_NUMBER: _ClassVar[int]
+    DRIVER_START_FIELD_NUMBER: _ClassVar[int]
     application_id: str
     name: str
     user: str
@@ -302,7 +303,8 @@ class Application(_message.Message):
     priority_class: _common_pb2.PriorityClass
     priority_tenths: int
     interruptions: int
-    def __init__(self, application_id: _Optional[str] = ..., name: _Optional[str] = ..., user: _Optional[str] = ..., queue: _Optional[str] = ..., state: _Optional[_Union[_common_pb2.ApplicationState, str]] = ..., workload_class: _Optional[_Union[_common_pb2.WorkloadClass, str]] = ..., class_evidence: _Optional[str] = ..., spark_version: _Optional[str] = ..., driver_host: _Optional[str] = ..., web_url: _Optional[str] = ..., submitted_at_s: _Optional[float] = ..., first_running_at_s: _Optional[float] = ..., ended_at_s: _Optional[float] = ..., message: _Optional[str] = ..., scheduler: _Optional[str] = ..., containers: _Optional[_Iterable[_Union[_common_pb2.ContainerStatus, _Mapping]]] = ..., progress: _Optional[_Union[_common_pb2.Progress, _Mapping]] = ..., containers_running: _Optional[int] = ..., containers_waiting: _Optional[int] = ..., containers_pending: _Optional[int] = ..., mean_wait_s: _Optional[float] = ..., run_times: _Optional[_Iterable[_Union[RunTime, _Mapping]]] = ..., gang_min: _Optional[int] = ..., submission_id: _Optional[str] = ..., submission_attempt: _Optional[int] = ..., input_bytes: _Optional[int] = ..., containers_total: _Optional[int] = ..., priority: _Optional[int] = ..., training: _Optional[_Union[_common_pb2.TrainingReport, _Mapping]] = ..., executors_max: _Optional[int] = ..., hidden: bool = ..., priority_class: _Optional[_Union[_common_pb2.PriorityClass, str]] = ..., priority_tenths: _Optional[int] = ..., interruptions: _Optional[int] = ...) -> None: ...
+    driver_start: str
+    def __init__(self, application_id: _Optional[str] = ..., name: _Optional[str] = ..., user: _Optional[str] = ..., queue: _Optional[str] = ..., state: _Optional[_Union[_common_pb2.ApplicationState, str]] = ..., workload_class: _Optional[_Union[_common_pb2.WorkloadClass, str]] = ..., class_evidence: _Optional[str] = ..., spark_version: _Optional[str] = ..., driver_host: _Optional[str] = ..., web_url: _Optional[str] = ..., submitted_at_s: _Optional[float] = ..., first_running_at_s: _Optional[float] = ..., ended_at_s: _Optional[float] = ..., message: _Optional[str] = ..., scheduler: _Optional[str] = ..., containers: _Optional[_Iterable[_Union[_common_pb2.ContainerStatus, _Mapping]]] = ..., progress: _Optional[_Union[_common_pb2.Progress, _Mapping]] = ..., containers_running: _Optional[int] = ..., containers_waiting: _Optional[int] = ..., containers_pending: _Optional[int] = ..., mean_wait_s: _Optional[float] = ..., run_times: _Optional[_Iterable[_Union[RunTime, _Mapping]]] = ..., gang_min: _Optional[int] = ..., submission_id: _Optional[str] = ..., submission_attempt: _Optional[int] = ..., input_bytes: _Optional[int] = ..., containers_total: _Optional[int] = ..., priority: _Optional[int] = ..., training: _Optional[_Union[_common_pb2.TrainingReport, _Mapping]] = ..., executors_max: _Optional[int] = ..., hidden: bool = ..., priority_class: _Optional[_Union[_common_pb2.PriorityClass, str]] = ..., priority_tenths: _Optional[int] = ..., interruptions: _Optional[int] = ..., driver_start: _Optional[str] = ...) -> None: ...
 
 class RunTime(_message.Message):
     __slots__ = ("resource_profile_id", "mean_s", "containers", "expected_s", "mean_input_bytes")

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from hrm.v1 import common_pb2 as hrm_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18hrm/v1/application.proto\x12\x06hrm.v1\x1a\x13hrm/v1/common.proto\"\xad\x04\n\x1aRegisterApplicationRequest\x12\x16\n\x0e\x61pplication_id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0c\n\x04user\x18\x03 \x01(\t\x12\r\n\x05queue\x18\x04 \x01(\t\x12\x15\n\rspark_version\x18\x05 \x01(\t\x12\x13\n\x0b\x64river_host\x18\x06 \x01(\t\x12\x0f\n\x07web_url\x18\x07 \x01(\t\x12-\n\x0e\x64\x65\x63lared_class\x18\x08 \x01(\x0e\x32\x15.hrm.v1.WorkloadClass\x12#\n\x06launch\x18\t \x01(\x0b\x32\x13.hrm.v1.SparkLaunch\x12\x16\n\x0esubmission_key\x18\n \x01(\t\x12\x10\n\x08gang_min\x18\x0b \x01(\x05\x12\x12\n\nstream_min\x18\x10 \x01(\x05\x12\x13\n\x0binput_bytes\x18\x11 \x01(\x03\x12\x15\n\rsubmission_id\x18\x0c \x01(\t\x12\x1a\n\x12submission_attempt\x18\r \x01(\x05\x12\x15\n\rownership_key\x18\x0e \x01(\t\x12 \n\x18submission_ownership_key\x18\x0f \x01(\t\x12\x16\n\x0e\x66ollowed_epoch\x18\x1e \x01(\x03\x12\x19\n\x11\x66ollowed_epoch_id\x18\x1f \x01(\t\x12)\n\x08requires\x18& \x01(\x0b\x32\x17.hrm.v1.NodeRequirement\x12\x0c\n\x04tags\x18( \x03(\t\x12\x10\n\x08priority\x18) \x01(\x05\"\xe6\x01\n\x1bRegisterApplicationResponse\x12\x16\n\x0e\x61pplication_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\x12+\n\ncontainers\x18\x03 \x03(\x0b\x32\x17.hrm.v1.ContainerStatus\x12\x1c\n\x14heartbeat_interval_s\x18\x04 \x01(\x01\x12\x1c\n\x14last_executor_number\x18\x05 \x01(\x03\x12\x16\n\x0enode_timeout_s\x18\x06 \x01(\x01\x12\r\n\x05token\x18\x07 \x01(\t\x12\x10\n\x08\x65poch_id\x18\x1e \x01(\t\"\x90\x03\n\x11\x41pplicationUpdate\x12+\n\x06\x61ttach\x18\x01 \x01(\x0b\x32\x19.hrm.v1.AttachApplicationH\x00\x12,\n\x07request\x18\x02 \x01(\x0b\x32\x19.hrm.v1.RequestContainersH\x00\x12,\n\x07release\x18\x03 \x01(\x0b\x32\x19.hrm.v1.ReleaseContainersH\x00\x12$\n\x08progress\x18\x04 \x01(\x0b\x32\x10.hrm.v1.ProgressH\x00\x12-\n\rclass_changed\x18\x05 \x01(\x0b\x32\x14.hrm.v1.ClassChangedH\x00\x12/\n\x08\x66inished\x18\x06 \x01(\x0b\x32\x1b.hrm.v1.ApplicationFinishedH\x00\x12\x31\n\theartbeat\x18\x07 \x01(\x0b\x32\x1c.hrm.v1.ApplicationHeartbeatH\x00\x12/\n\x0e\x65xcluded_hosts\x18\x1c \x01(\x0b\x32\x15.hrm.v1.ExcludedHostsH\x00\x42\x08\n\x06update\"Q\n\x11\x41ttachApplication\x12\x16\n\x0e\x61pplication_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\x12\x15\n\rownership_key\x18\x03 \x01(\t\"\xdf\x01\n\x10\x43ontainerRequest\x12\x13\n\x0b\x65xecutor_id\x18\x01 \x01(\t\x12\x1b\n\x13resource_profile_id\x18\x02 \x01(\x05\x12$\n\tresources\x18\x03 \x01(\x0b\x32\x11.hrm.v1.Resources\x12\x10\n\x08heap_mib\x18\x04 \x01(\x05\x12\x1b\n\x13\x65xpected_duration_s\x18\x05 \x01(\x01\x12\x0c\n\x04gpus\x18\x06 \x01(\x05\x12\r\n\x05hosts\x18\x07 \x03(\t\x12\x17\n\x0flocality_wait_s\x18\x08 \x01(\x01\x12\x0e\n\x06yields\x18\t \x01(\x08\"_\n\x11RequestContainers\x12,\n\ncontainers\x18\x01 \x03(\x0b\x32\x18.hrm.v1.ContainerRequest\x12\x12\n\x05\x61gain\x18\x02 \x01(\x08H\x00\x88\x01\x01\x42\x08\n\x06_again\"9\n\x11ReleaseContainers\x12\x14\n\x0c\x65xecutor_ids\x18\x01 \x03(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\"O\n\x0c\x43lassChanged\x12-\n\x0eworkload_class\x18\x01 \x01(\x0e\x32\x15.hrm.v1.WorkloadClass\x12\x10\n\x08\x65vidence\x18\x02 \x01(\t\"O\n\x13\x41pplicationFinished\x12\'\n\x05state\x18\x01 \x01(\x0e\x32\x18.hrm.v1.ApplicationState\x12\x0f\n\x07message\x18\x02 \x01(\t\"\x16\n\x14\x41pplicationHeartbeat\"\x1e\n\rExcludedHosts\x12\r\n\x05hosts\x18\x01 \x03(\t\"\xa4\x02\n\x11\x41pplicationNotice\x12/\n\x08\x61ttached\x18\x01 \x01(\x0b\x32\x1b.hrm.v1.AttachedApplicationH\x00\x12,\n\tcontainer\x18\x02 \x01(\x0b\x32\x17.hrm.v1.ContainerStatusH\x00\x12)\n\x07refused\x18\x03 \x01(\x0b\x32\x16.hrm.v1.RequestRefusedH\x00\x12%\n\x03\x65nd\x18\x04 \x01(\x0b\x32\x16.hrm.v1.EndApplicationH\x00\x12,\n\x07\x63hanged\x18\x05 \x01(\x0b\x32\x19.hrm.v1.ContainersChangedH\x00\x12&\n\x05limit\x18\x06 \x01(\x0b\x32\x15.hrm.v1.ExecutorLimitH\x00\x42\x08\n\x06notice\"w\n\x13\x41ttachedApplication\x12\r\n\x05\x65poch\x18\x01 \x01(\x03\x12+\n\ncontainers\x18\x02 \x03(\x0b\x32\x17.hrm.v1.ContainerStatus\x12$\n\x05limit\x18\x03 \x01(\x0b\x32\x15.hrm.v1.ExecutorLimit\"@\n\x11\x43ontainersChanged\x12+\n\ncontainers\x18\x01 \x03(\x0b\x32\x17.hrm.v1.ContainerStatus\"=\n\rExecutorLimit\x12\x1a\n\rexecutors_max\x18\x01 \x01(\x05H\x00\x88\x01\x01\x42\x10\n\x0e_executors_max\"T\n\x0eRequestRefused\x12\x14\n\x0c\x65xecutor_ids\x18\x01 \x03(\t\x12\x1b\n\x13resource_profile_id\x18\x02 \x01(\x05\x12\x0f\n\x07message\x18\x03 \x01(\t\"J\n\x0e\x45ndApplication\x12\'\n\x05state\x18\x01 \x01(\x0e\x32\x18.hrm.v1.ApplicationState\x12\x0f\n\x07message\x18\x02 \x01(\t2\xae\x01\n\x12\x41pplicationService\x12S\n\x08Register\x12\".hrm.v1.RegisterApplicationRequest\x1a#.hrm.v1.RegisterApplicationResponse\x12\x43\n\x07Session\x12\x19.hrm.v1.ApplicationUpdate\x1a\x19.hrm.v1.ApplicationNotice(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18hrm/v1/application.proto\x12\x06hrm.v1\x1a\x13hrm/v1/common.proto\"\xc3\x04\n\x1aRegisterApplicationRequest\x12\x16\n\x0e\x61pplication_id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0c\n\x04user\x18\x03 \x01(\t\x12\r\n\x05queue\x18\x04 \x01(\t\x12\x15\n\rspark_version\x18\x05 \x01(\t\x12\x13\n\x0b\x64river_host\x18\x06 \x01(\t\x12\x0f\n\x07web_url\x18\x07 \x01(\t\x12-\n\x0e\x64\x65\x63lared_class\x18\x08 \x01(\x0e\x32\x15.hrm.v1.WorkloadClass\x12#\n\x06launch\x18\t \x01(\x0b\x32\x13.hrm.v1.SparkLaunch\x12\x16\n\x0esubmission_key\x18\n \x01(\t\x12\x10\n\x08gang_min\x18\x0b \x01(\x05\x12\x12\n\nstream_min\x18\x10 \x01(\x05\x12\x13\n\x0binput_bytes\x18\x11 \x01(\x03\x12\x15\n\rsubmission_id\x18\x0c \x01(\t\x12\x1a\n\x12submission_attempt\x18\r \x01(\x05\x12\x15\n\rownership_key\x18\x0e \x01(\t\x12 \n\x18submission_ownership_key\x18\x0f \x01(\t\x12\x16\n\x0e\x66ollowed_epoch\x18\x1e \x01(\x03\x12\x19\n\x11\x66ollowed_epoch_id\x18\x1f \x01(\t\x12)\n\x08requires\x18& \x01(\x0b\x32\x17.hrm.v1.NodeRequirement\x12\x0c\n\x04tags\x18( \x03(\t\x12\x10\n\x08priority\x18) \x01(\x05\x12\x14\n\x0c\x64river_start\x18- \x01(\t\"\xe6\x01\n\x1bRegisterApplicationResponse\x12\x16\n\x0e\x61pplication_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\x12+\n\ncontainers\x18\x03 \x03(\x0b\x32\x17.hrm.v1.ContainerStatus\x12\x1c\n\x14heartbeat_interval_s\x18\x04 \x01(\x01\x12\x1c\n\x14last_executor_number\x18\x05 \x01(\x03\x12\x16\n\x0enode_timeout_s\x18\x06 \x01(\x01\x12\r\n\x05token\x18\x07 \x01(\t\x12\x10\n\x08\x65poch_id\x18\x1e \x01(\t\"\x90\x03\n\x11\x41pplicationUpdate\x12+\n\x06\x61ttach\x18\x01 \x01(\x0b\x32\x19.hrm.v1.AttachApplicationH\x00\x12,\n\x07request\x18\x02 \x01(\x0b\x32\x19.hrm.v1.RequestContainersH\x00\x12,\n\x07release\x18\x03 \x01(\x0b\x32\x19.hrm.v1.ReleaseContainersH\x00\x12$\n\x08progress\x18\x04 \x01(\x0b\x32\x10.hrm.v1.ProgressH\x00\x12-\n\rclass_changed\x18\x05 \x01(\x0b\x32\x14.hrm.v1.ClassChangedH\x00\x12/\n\x08\x66inished\x18\x06 \x01(\x0b\x32\x1b.hrm.v1.ApplicationFinishedH\x00\x12\x31\n\theartbeat\x18\x07 \x01(\x0b\x32\x1c.hrm.v1.ApplicationHeartbeatH\x00\x12/\n\x0e\x65xcluded_hosts\x18\x1c \x01(\x0b\x32\x15.hrm.v1.ExcludedHostsH\x00\x42\x08\n\x06update\"Q\n\x11\x41ttachApplication\x12\x16\n\x0e\x61pplication_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\x12\x15\n\rownership_key\x18\x03 \x01(\t\"\xdf\x01\n\x10\x43ontainerRequest\x12\x13\n\x0b\x65xecutor_id\x18\x01 \x01(\t\x12\x1b\n\x13resource_profile_id\x18\x02 \x01(\x05\x12$\n\tresources\x18\x03 \x01(\x0b\x32\x11.hrm.v1.Resources\x12\x10\n\x08heap_mib\x18\x04 \x01(\x05\x12\x1b\n\x13\x65xpected_duration_s\x18\x05 \x01(\x01\x12\x0c\n\x04gpus\x18\x06 \x01(\x05\x12\r\n\x05hosts\x18\x07 \x03(\t\x12\x17\n\x0flocality_wait_s\x18\x08 \x01(\x01\x12\x0e\n\x06yields\x18\t \x01(\x08\"_\n\x11RequestContainers\x12,\n\ncontainers\x18\x01 \x03(\x0b\x32\x18.hrm.v1.ContainerRequest\x12\x12\n\x05\x61gain\x18\x02 \x01(\x08H\x00\x88\x01\x01\x42\x08\n\x06_again\"9\n\x11ReleaseContainers\x12\x14\n\x0c\x65xecutor_ids\x18\x01 \x03(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\"O\n\x0c\x43lassChanged\x12-\n\x0eworkload_class\x18\x01 \x01(\x0e\x32\x15.hrm.v1.WorkloadClass\x12\x10\n\x08\x65vidence\x18\x02 \x01(\t\"O\n\x13\x41pplicationFinished\x12\'\n\x05state\x18\x01 \x01(\x0e\x32\x18.hrm.v1.ApplicationState\x12\x0f\n\x07message\x18\x02 \x01(\t\"\x16\n\x14\x41pplicationHeartbeat\"\x1e\n\rExcludedHosts\x12\r\n\x05hosts\x18\x01 \x03(\t\"\xa4\x02\n\x11\x41pplicationNotice\x12/\n\x08\x61ttached\x18\x01 \x01(\x0b\x32\x1b.hrm.v1.AttachedApplicationH\x00\x12,\n\tcontainer\x18\x02 \x01(\x0b\x32\x17.hrm.v1.ContainerStatusH\x00\x12)\n\x07refused\x18\x03 \x01(\x0b\x32\x16.hrm.v1.RequestRefusedH\x00\x12%\n\x03\x65nd\x18\x04 \x01(\x0b\x32\x16.hrm.v1.EndApplicationH\x00\x12,\n\x07\x63hanged\x18\x05 \x01(\x0b\x32\x19.hrm.v1.ContainersChangedH\x00\x12&\n\x05limit\x18\x06 \x01(\x0b\x32\x15.hrm.v1.ExecutorLimitH\x00\x42\x08\n\x06notice\"w\n\x13\x41ttachedApplication\x12\r\n\x05\x65poch\x18\x01 \x01(\x03\x12+\n\ncontainers\x18\x02 \x03(\x0b\x32\x17.hrm.v1.ContainerStatus\x12$\n\x05limit\x18\x03 \x01(\x0b\x32\x15.hrm.v1.ExecutorLimit\"@\n\x11\x43ontainersChanged\x12+\n\ncontainers\x18\x01 \x03(\x0b\x32\x17.hrm.v1.ContainerStatus\"=\n\rExecutorLimit\x12\x1a\n\rexecutors_max\x18\x01 \x01(\x05H\x00\x88\x01\x01\x42\x10\n\x0e_executors_max\"T\n\x0eRequestRefused\x12\x14\n\x0c\x65xecutor_ids\x18\x01 \x03(\t\x12\x1b\n\x13resource_profile_id\x18\x02 \x01(\x05\x12\x0f\n\x07message\x18\x03 \x01(\t\"J\n\x0e\x45ndApplication\x12\'\n\x05state\x18\x01 \x01(\x0e\x32\x18.hrm.v1.ApplicationState\x12\x0f\n\x07message\x18\x02 \x01(\t2\xae\x01\n\x12\x41pplicationService\x12S\n\x08Register\x12\".hrm.v1.RegisterApplicationRequest\x1a#.hrm.v1.RegisterApplicationResponse\x12\x43\n\x07Session\x12\x19.hrm.v1.ApplicationUpdate\x1a\x19.hrm.v1.ApplicationNotice(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,39 +33,39 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'hrm.v1.application_pb2', _g
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_REGISTERAPPLICATIONREQUEST']._serialized_start=58
-  _globals['_REGISTERAPPLICATIONREQUEST']._serialized_end=615
-  _globals['_REGISTERAPPLICATIONRESPONSE']._serialized_start=618
-  _globals['_REGISTERAPPLICATIONRESPONSE']._serialized_end=848
-  _globals['_APPLICATIONUPDATE']._serialized_start=851
-  _globals['_APPLICATIONUPDATE']._serialized_end=1251
-  _globals['_ATTACHAPPLICATION']._serialized_start=1253
-  _globals['_ATTACHAPPLICATION']._serialized_end=1334
-  _globals['_CONTAINERREQUEST']._serialized_start=1337
-  _globals['_CONTAINERREQUEST']._serialized_end=1560
-  _globals['_REQUESTCONTAINERS']._serialized_start=1562
-  _globals['_REQUESTCONTAINERS']._serialized_end=1657
-  _globals['_RELEASECONTAINERS']._serialized_start=1659
-  _globals['_RELEASECONTAINERS']._serialized_end=1716
-  _globals['_CLASSCHANGED']._serialized_start=1718
-  _globals['_CLASSCHANGED']._serialized_end=1797
-  _globals['_APPLICATIONFINISHED']._serialized_start=1799
-  _globals['_APPLICATIONFINISHED']._serialized_end=1878
-  _globals['_APPLICATIONHEARTBEAT']._serialized_start=1880
-  _globals['_APPLICATIONHEARTBEAT']._serialized_end=1902
-  _globals['_EXCLUDEDHOSTS']._serialized_start=1904
-  _globals['_EXCLUDEDHOSTS']._serialized_end=1934
-  _globals['_APPLICATIONNOTICE']._serialized_start=1937
-  _globals['_APPLICATIONNOTICE']._serialized_end=2229
-  _globals['_ATTACHEDAPPLICATION']._serialized_start=2231
-  _globals['_ATTACHEDAPPLICATION']._serialized_end=2350
-  _globals['_CONTAINERSCHANGED']._serialized_start=2352
-  _globals['_CONTAINERSCHANGED']._serialized_end=2416
-  _globals['_EXECUTORLIMIT']._serialized_start=2418
-  _globals['_EXECUTORLIMIT']._serialized_end=2479
-  _globals['_REQUESTREFUSED']._serialized_start=2481
-  _globals['_REQUESTREFUSED']._serialized_end=2565
-  _globals['_ENDAPPLICATION']._serialized_start=2567
-  _globals['_ENDAPPLICATION']._serialized_end=2641
-  _globals['_APPLICATIONSERVICE']._serialized_start=2644
-  _globals['_APPLICATIONSERVICE']._serialized_end=2818
+  _globals['_REGISTERAPPLICATIONREQUEST']._serialized_end=637
+  _globals['_REGISTERAPPLICATIONRESPONSE']._serialized_start=640
+  _globals['_REGISTERAPPLICATIONRESPONSE']._serialized_end=870
+  _globals['_APPLICATIONUPDATE']._serialized_start=873
+  _globals['_APPLICATIONUPDATE']._serialized_end=1273
+  _globals['_ATTACHAPPLICATION']._serialized_start=1275
+  _globals['_ATTACHAPPLICATION']._serialized_end=1356
+  _globals['_CONTAINERREQUEST']._serialized_start=1359
+  _globals['_CONTAINERREQUEST']._serialized_end=1582
+  _globals['_REQUESTCONTAINERS']._serialized_start=1584
+  _globals['_REQUESTCONTAINERS']._serialized_end=1679
+  _globals['_RELEASECONTAINERS']._serialized_start=1681
+  _globals['_RELEASECONTAINERS']._serialized_end=1738
+  _globals['_CLASSCHANGED']._serialized_start=1740
+  _globals['_CLASSCHANGED']._serialized_end=1819
+  _globals['_APPLICATIONFINISHED']._serialized_start=1821
+  _globals['_APPLICATIONFINISHED']._serialized_end=1900
+  _globals['_APPLICATIONHEARTBEAT']._serialized_start=1902
+  _globals['_APPLICATIONHEARTBEAT']._serialized_end=1924
+  _globals['_EXCLUDEDHOSTS']._serialized_start=1926
+  _globals['_EXCLUDEDHOSTS']._serialized_end=1956
+  _globals['_APPLICATIONNOTICE']._serialized_start=1959
+  _globals['_APPLICATIONNOTICE']._serialized_end=2251
+  _globals['_ATTACHEDAPPLICATION']._serialized_start=2253
+  _globals['_ATTACHEDAPPLICATION']._serialized_end=2372
+  _globals['_CONTAINERSCHANGED']._serialized_start=2374
+  _globals['_CONTAINERSCHANGED']._serialized_end=2438
+  _globals['_EXECUTORLIMIT']._serialized_start=2440
+  _globals['_EXECUTORLIMIT']._serialized_end=2501
+  _globals['_REQUESTREFUSED']._serialized_start=2503
+  _globals['_REQUESTREFUSED']._serialized_end=2587
+  _globals['_ENDAPPLICATION']._serialized_start=2589
+  _globals['_ENDAPPLICATION']._serialized_end=2663
+  _globals['_APPLICATIONSERVICE']._serialized_start=2666
+  _globals['_APPLICATIONSERVICE']._serialized_end=2840
 # @@protoc_insertion_point(module_scope)

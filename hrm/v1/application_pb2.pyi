@@ -8,7 +8,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class RegisterApplicationRequest(_message.Message):
-    __slots__ = ("application_id", "name", "user", "queue", "spark_version", "driver_host", "web_url", "declared_class", "launch", "submission_key", "gang_min", "stream_min", "input_bytes", "submission_id", "submission_attempt", "ownership_key", "submission_ownership_key", "followed_epoch", "followed_epoch_id", "requires", "tags", "priority")
+    __slots__ = ("application_id", "name", "user", "queue", "spark_version", "driver_host", "web_url", "declared_class", "launch", "submission_key", "gang_min", "stream_min", "input_bytes", "submission_id", "submission_attempt", "ownership_key", "submission_ownership_key", "followed_epoch", "followed_epoch_id", "requires", "tags", "priority", "driver_start")
     APPLICATION_ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     USER_FIELD_NUMBER: _ClassVar[int]
@@ -31,6 +31,7 @@ class RegisterApplicationRequest(_message.Message):
     REQUIRES_FIELD_NUMBER: _ClassVar[int]
     TAGS_FIELD_NUMBER: _ClassVar[int]
     PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    DRIVER_START_FIELD_NUMBER: _ClassVar[int]
     application_id: str
     name: str
     user: str
@@ -53,7 +54,8 @@ class RegisterApplicationRequest(_message.Message):
     requires: _common_pb2.NodeRequirement
     tags: _containers.RepeatedScalarFieldContainer[str]
     priority: int
-    def __init__(self, application_id: _Optional[str] = ..., name: _Optional[str] = ..., user: _Optional[str] = ..., queue: _Optional[str] = ..., spark_version: _Optional[str] = ..., driver_host: _Optional[str] = ..., web_url: _Optional[str] = ..., declared_class: _Optional[_Union[_common_pb2.WorkloadClass, str]] = ..., launch: _Optional[_Union[_common_pb2.SparkLaunch, _Mapping]] = ..., submission_key: _Optional[str] = ..., gang_min: _Optional[int] = ..., stream_min: _Optional[int] = ..., input_bytes: _Optional[int] = ..., submission_id: _Optional[str] = ..., submission_attempt: _Optional[int] = ..., ownership_key: _Optional[str] = ..., submission_ownership_key: _Optional[str] = ..., followed_epoch: _Optional[int] = ..., followed_epoch_id: _Optional[str] = ..., requires: _Optional[_Union[_common_pb2.NodeRequirement, _Mapping]] = ..., tags: _Optional[_Iterable[str]] = ..., priority: _Optional[int] = ...) -> None: ...
+    driver_start: str
+    def __init__(self, application_id: _Optional[str] = ..., name: _Optional[str] = ..., user: _Optional[str] = ..., queue: _Optional[str] = ..., spark_version: _Optional[str] = ..., driver_host: _Optional[str] = ..., web_url: _Optional[str] = ..., declared_class: _Optional[_Union[_common_pb2.WorkloadClass, str]] = ..., launch: _Optional[_Union[_common_pb2.SparkLaunch, _Mapping]] = ..., submission_key: _Optional[str] = ..., gang_min: _Optional[int] = ..., stream_min: _Optional[int] = ..., input_bytes: _Optional[int] = ..., submission_id: _Optional[str] = ..., submission_attempt: _Optional[int] = ..., ownership_key: _Optional[str] = ..., submission_ownership_key: _Optional[str] = ..., followed_epoch: _Optional[int] = ..., followed_epoch_id: _Optional[str] = ..., requires: _Optional[_Union[_common_pb2.NodeRequirement, _Mapping]] = ..., tags: _Optional[_Iterable[str]] = ..., priority: _Optional[int] = ..., driver_start: _Optional[str] = ...) -> None: ...
 
 class RegisterApplicationResponse(_message.Message):
     __slots__ = ("application_id", "epoch", "containers", "heartbeat_interval_s", "last_executor_number", "node_timeout_s", "token", "epoch_id")

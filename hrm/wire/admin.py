@@ -203,6 +203,7 @@ def from_application(app: Application, *, has_classes: bool = False) -> pb.Appli
         spark_version=record.spark_version,
         driver_host=record.driver_host,
         web_url=record.web_url,
+        driver_start=record.driver_start,
         submitted_at_s=record.submitted_at_s,
         first_running_at_s=record.first_running_at_s,
         ended_at_s=record.ended_at_s,

@@ -64,6 +64,7 @@ def to_registration(
         spark_version=codec.to_text(request.spark_version, "spark_version"),
         driver_host=codec.to_text(request.driver_host, "driver_host"),
         web_url=codec.to_text(request.web_url, "web_url"),
+        driver_start=codec.to_text(request.driver_start, "driver_start"),
         declared_class=codec.to_class(request.declared_class, "declared_class"),
         launch=codec.to_launch(request.launch),
         gang_min=codec.to_gang_min(request.gang_min),

@@ -223,6 +223,7 @@ def registration(
         input_bytes=hello.get("input_bytes", 0),
         tags=hello.get("tags", ()),
         priority=hello.get("priority", 0),
+        driver_start=hello.get("start", ""),
         submission_id=submission_id,
         submission_attempt=submission_attempt,
         ownership_key=ownership_key,

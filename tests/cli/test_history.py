@@ -52,10 +52,12 @@ def test_hrm_env_names_the_event_logs_of_hrm_up(
 def _properties(directory: Path) -> tuple[list[str], str]:
     """What spark-env.sh adds to Java's argument file, and what it prints."""
     script = (conf_dir() / "spark-env.sh").read_text()
-    begin = script.index("_hrm_event_log() {")
-    function = script[begin : script.index("\n}\n", begin) + 3]
+    functions = ""
+    for name in ("_hrm_event_log_dir() {", "_hrm_event_log() {"):
+        begin = script.index(name)
+        functions += script[begin : script.index("\n}\n", begin) + 3]
     done = subprocess.run(
-        ["bash", "-c", f"{function}_hrm_event_log"],
+        ["bash", "-c", f"{functions}_hrm_event_log"],
         env={**os.environ, "HRM_EVENT_LOG_DIR": str(directory)},
         capture_output=True,
         text=True,

@@ -403,6 +403,7 @@ class ApplicationRegistry:
             spark_version=event.spark_version,
             driver_host=event.driver_host,
             web_url=event.web_url,
+            driver_start=event.driver_start,
             submitted_at_s=event.now,
             gang_min=event.gang_min,
             stream_min=event.stream_min,

@@ -134,7 +134,7 @@ def kept_bytes(app: _Application) -> int:
     record = app.record
     texts = (
         record.name, record.user, record.queue, record.class_evidence, record.spark_version,
-        record.driver_host, record.web_url, record.message,
+        record.driver_host, record.web_url, record.driver_start, record.message,
     )  # fmt: skip
     return _RECORD_BYTES + sum(map(len, texts)) + sum(map(_container_bytes, app.ended))
 

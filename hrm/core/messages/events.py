@@ -159,6 +159,7 @@ class ApplicationRegistered(Event):
     ``first_executors``: of what holds a submitted driver: what that driver needs to begin.
     ``requires``: what a node must meet to get its containers; None: nothing.
     ``input_bytes``: how much it reads, 0: not stated.
+    ``driver_start``: how its driver started, in words; empty: as any program.
     ``queue``: the one that it names, empty: none; ``tags``: words that rules may place it by;
     ``groups``: those of its user; ``priority``: where its queue orders by that, the highest first.
     ``proven``: whoever registers may speak for ``application_id`` even if there is no record of it:
@@ -177,6 +178,7 @@ class ApplicationRegistered(Event):
     spark_version: str = ""
     driver_host: str = ""
     web_url: str = ""
+    driver_start: str = ""
     declared_class: WorkloadClass | None = None
     launch: LaunchContext = NO_LAUNCH
     gang_min: int = 0

@@ -26,6 +26,7 @@ class ApplicationRecord:
     much it reads, 0: not stated.
     ``class_guessed``: it counts as a stream because its last run was one, and nothing has confirmed
     that yet.
+    ``driver_start``: how its driver started, in words; empty: as any program.
     ``queue``: the leaf of the tree of queues that it is in; empty: registered by an older HRM.
     ``priority``: where that orders by priority, the highest first. ``standing``: where it stands in
     a queue whose order is ``classes``; None: as ``priority`` declares.
@@ -48,6 +49,7 @@ class ApplicationRecord:
     spark_version: str = ""
     driver_host: str = ""
     web_url: str = ""
+    driver_start: str = ""
     submitted_at_s: float = 0.0
     first_running_at_s: float = 0.0
     ended_at_s: float = 0.0

@@ -4,7 +4,7 @@ import java.io.{FileOutputStream, IOException, OutputStream}
 import java.nio.charset.StandardCharsets.UTF_8
 import java.util.concurrent.{ExecutionException, RejectedExecutionException}
 import java.util.concurrent.{TimeoutException, TimeUnit}
-import java.util.concurrent.atomic.AtomicBoolean
+import java.util.concurrent.atomic.{AtomicBoolean, AtomicReference}
 
 import scala.util.Try
 
@@ -15,7 +15,11 @@ import org.apache.spark.util.ThreadUtils
  * The AppMaster's process. Its whole input is one line on its standard input, which then stays
  * open: the end of it notifies the AppMaster that the driver is gone, for whatever reason.
  */
-private[hrm] final class AppMasterProcess private (handle: ProcessHandle, stdin: OutputStream) {
+private[hrm] final class AppMasterProcess private (
+    handle: ProcessHandle,
+    stdin: OutputStream,
+    /** It was started before the driver had its environment, and must learn it. */
+    val isEarly: Boolean) {
 
   // The only thread that touches the pipe, so that a process that does not read blocks no other.
   private val writer = ThreadUtils.newDaemonSingleThreadExecutor("hrm-appmaster-stdin")
@@ -53,8 +57,21 @@ private[hrm] final class AppMasterProcess private (handle: ProcessHandle, stdin:
 
 private[hrm] object AppMasterProcess {
   private val adopted = new AtomicBoolean(false)
+  private val early = new AtomicReference[Option[Process]](None)
 
-  def start(conf: SparkConf): AppMasterProcess = prestarted().getOrElse(spawn(conf))
+  def start(conf: SparkConf): AppMasterProcess =
+    prepared(conf).orElse(prestarted()).getOrElse(spawn(conf))
+
+  /** For a driver that is started ahead of demand: its AppMaster waits with it, all imported. */
+  def prepare(): Unit = early.set(Some(run(python(None))))
+
+  /** The one that waits, once, if it is of the right Python. */
+  private def prepared(conf: SparkConf): Option[AppMasterProcess] =
+    early.getAndSet(None).filter { process =>
+      val fits = process.isAlive && conf.getOption("spark.hrm.python").isEmpty
+      if (!fits) process.destroyForcibly()
+      fits
+    }.map(process => new AppMasterProcess(process.toHandle, process.getOutputStream, isEarly = true))
 
   /**
    * The process that spark-env.sh started before this JVM, so that Python's imports overlap the
@@ -70,7 +87,7 @@ private[hrm] object AppMasterProcess {
       if parent.pid() == ProcessHandle.current().pid() && handle.isAlive
       if adopted.compareAndSet(false, true)
       stdin <- open(s"/proc/self/fd/$descriptor")
-    } yield new AppMasterProcess(handle, stdin)
+    } yield new AppMasterProcess(handle, stdin, isEarly = false)
 
   private def number(variable: String): Option[Long] =
     sys.env.get(variable).flatMap(text => Try(text.toLong).toOption)
@@ -82,12 +99,16 @@ private[hrm] object AppMasterProcess {
     try Some(new FileOutputStream(path)) catch { case _: IOException => None }
 
   private def spawn(conf: SparkConf): AppMasterProcess = {
-    val named = conf.getOption("spark.hrm.python").orElse(sys.env.get("HRM_PYTHON"))
-    val python = named.getOrElse("python3")
-    val builder = new ProcessBuilder(python, "-P", "-m", "hrm.spark.appmaster")
-    builder.redirectOutput(ProcessBuilder.Redirect.DISCARD)
-    builder.redirectError(ProcessBuilder.Redirect.INHERIT)
-    val process = builder.start()
-    new AppMasterProcess(process.toHandle, process.getOutputStream)
+    val process = run(python(conf.getOption("spark.hrm.python")))
+    new AppMasterProcess(process.toHandle, process.getOutputStream, isEarly = false)
   }
+
+  private def python(named: Option[String]): String =
+    named.orElse(sys.env.get("HRM_PYTHON")).getOrElse("python3")
+
+  private def run(python: String): Process =
+    new ProcessBuilder(python, "-P", "-m", "hrm.spark.appmaster")
+      .redirectOutput(ProcessBuilder.Redirect.DISCARD)
+      .redirectError(ProcessBuilder.Redirect.INHERIT)
+      .start()
 }

@@ -102,6 +102,7 @@ private[hrm] final class AppMasterSupervisor(
       val hello = introduction()
       hello.put("port", gateway.getListeningPort)
       hello.put("auth_token", token)
+      if (process.isEarly) hello.put("environment", System.getenv())
       process.say(new ObjectMapper().writeValueAsString(hello), startMs)
     } catch {
       case e: Throwable =>

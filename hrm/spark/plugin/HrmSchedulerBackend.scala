@@ -391,6 +391,7 @@ private[hrm] class HrmSchedulerBackend(scheduler: TaskSchedulerImpl, sc: SparkCo
     hello.put("driver_host", conf.get(config.DRIVER_HOST_ADDRESS))
     hello.put("web_url", sc.uiWebUrl.getOrElse(""))
     hello.put("class", conf.get("spark.hrm.class", ""))
+    hello.put("start", conf.get("spark.hrm.start", ""))
     hello.put("gang_min", gangMin)
     hello.put("stream_min", streamMin)
     hello.put("input_bytes", inputBytes)
