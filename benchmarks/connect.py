@@ -107,11 +107,11 @@ class Ways:
             BenchmarkError: it failed, or its answer was wrong.
         """
         log = self.directory / f"{way}-{number}.log"
-        before_s = processor_s(self.cluster.mark, "java")
+        before_s = processor_s(self.cluster.state_dir, "java")
         answer = self._result(way, log)
         if way == "warm":
             taken.client.append(answer["processor_s"])
-            taken.server.append(processor_s(self.cluster.mark, "java") - before_s)
+            taken.server.append(processor_s(self.cluster.state_dir, "java") - before_s)
         taken.session.setdefault(way, []).append(answer["session_s"])
         taken.process.setdefault(way, []).append(answer["process_s"])
 

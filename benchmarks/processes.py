@@ -177,12 +177,12 @@ def _marked(mark: str) -> list[psutil.Process]:
     return found
 
 
-def processor_s(mark: str, name: str) -> float:
-    """Processor time so far of the live processes of that name that were started with ``mark``."""
+def processor_s(directory: Path, name: str) -> float:
+    """Processor time so far of the live processes of that name that work below ``directory``."""
     total_s = 0.0
-    for process in _marked(mark):
-        with contextlib.suppress(psutil.Error):
-            if process.name() == name:
+    for process in psutil.process_iter(["name"]):
+        with contextlib.suppress(psutil.Error, OSError):
+            if process.info["name"] == name and Path(process.cwd()).is_relative_to(directory):
                 total_s += sum(process.cpu_times()[:2])
     return total_s
 

@@ -73,16 +73,17 @@ private[hrm] final class ConnectRehearsal(address: InetSocketAddress, token: Opt
 private[hrm] object ConnectRehearsal {
   private val Proto = "org.apache.spark.connect.proto"
   private val PassesMax = 3
-  private val EnoughMs = 15000L
+  private val EnoughMs = 45000L
   private val ReleaseLimitMs = 5000L
 
   private def shaded(name: String): Class[AnyRef] = Utils.classForName[AnyRef](s"org.sparkproject.connect.$name")
 
-  // One partition each: more tasks than slots would have dynamic allocation start executors for the rehearsal.
+  // Two partitions each: of one, Spark makes no shuffle.
   private val Shuffle =
-    "SELECT a.key, count(*) AS many, sum(b.id) AS total FROM (SELECT id, id % 7 AS key FROM range(0, 200, 1, 1)) a " +
-      "JOIN range(0, 200, 1, 1) b ON a.id = b.id GROUP BY a.key ORDER BY total DESC LIMIT 5"
-  private val Range = "range { start: 0 end: 100 step: 1 num_partitions: 1 }"
+    "SELECT a.key, count(*) AS many, sum(b.id) AS total FROM (SELECT id, id % 7 AS key FROM range(0, 200, 1, 2)) a " +
+      "JOIN range(0, 200, 1, 2) b ON a.id = b.id GROUP BY a.key ORDER BY total DESC LIMIT 5"
+  private val Sorted = "SELECT id % 7 AS key, avg(id) AS mean FROM range(0, 200, 1, 2) GROUP BY 1 ORDER BY 1"
+  private val Range = "range { start: 0 end: 100 step: 1 num_partitions: 2 }"
   private val Sum = s"""project { input { common { plan_id: 1 } $Range } expressions { expression_string { expression:
     "sum(id)" } } }"""
   private val Grouped = s"""aggregate { input { common { plan_id: 2 } $Range } group_type: GROUP_TYPE_GROUPBY
@@ -101,6 +102,7 @@ private[hrm] object ConnectRehearsal {
     "analyzePlan" -> "spark_version { }",
     "executePlan" -> command(s"sql_command { input { common { plan_id: 3 } ${sql(Shuffle)} } }"),
     "executePlan" -> root(sql(Shuffle)),
+    "executePlan" -> root(sql(Sorted)),
     "executePlan" -> root(Sum),
     "analyzePlan" -> s"schema { ${root(Grouped)} }",
     "executePlan" -> root(Grouped),
