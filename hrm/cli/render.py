@@ -315,7 +315,7 @@ def application_view(app: admin_pb2.Application) -> RenderableType:
         "state": _application_state(app) + plain(f"  {app.message}" if app.message else ""),
         "class": _class(app.workload_class) + plain(f"  ({app.class_evidence or 'by default'})"),
         "Spark": plain(f"{app.spark_version}, driver on {app.driver_host}, {app.web_url or '-'}"),
-        "driver's start": plain(app.driver_start or "cold"),
+        "driver's start": plain(app.driver_start or "-"),
         "submitted": f"{age(now - app.submitted_at_s)} ago, first container {started}",
         "ended": ended,
         "scheduler": plain(app.scheduler or "-"),

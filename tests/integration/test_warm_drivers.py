@@ -17,10 +17,10 @@ from hrm.cli.spark import spark_submit
 from tests.integration.conftest import APPS, Cluster, command_of
 from tests.spark_tools import SparkTools
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
 
 RUN_LIMIT_S = 240.0
-READY_LIMIT_S = 300.0
+READY_LIMIT_S = 600.0
 NAMES_OF_A_START = {
     # What spark-env.sh prepares for a JVM that it starts; a warm one has had it from the beginning.
     "HRM_APPMASTER_FD", "HRM_APPMASTER_PID", "HRM_ARGUMENT_FILE", "HRM_PLUGIN_JAR",

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -543,3 +545,33 @@ def test_the_defaults_file_names_the_settings_that_are_read() -> None:
     read = {name for text in texts for name in re.findall(r'"(spark\.hrm\.[\w.]+\w)"', text)}
     assert set(listed) == read
     assert len(listed) == len(read)
+
+
+def test_where_a_warm_server_is_there_the_launcher_becomes_its_client(
+    launcher: Launcher, tmp_path: Path
+) -> None:
+    (tmp_path / "warm").mkdir()
+    given = ["--master", "hrm://h:1", "--queue", "root.a", "a.py", "two words"]
+    own = ["--master", "spark+hrm://h:1", "--conf", "spark.hrm.queue=root.a", "a.py", "two words"]
+    with tempfile.TemporaryDirectory(dir="/tmp") as short, socket.socket(socket.AF_UNIX) as there:
+        address = f"{short}/socket"
+        (tmp_path / "warm" / "address").write_text(f"{address}\n")
+        launcher.rewritten(*given)  # nothing listens there any more
+        there.bind(address)
+        assert launcher.run(SUBMIT, *given).returncode == 0
+        (called,) = (tmp_path / "pythons").read_text().splitlines()
+        words = [address, "", "7", SUBMIT, *given, SUBMIT, *own]
+        assert called == " ".join(["-I", "-S", f"{SOURCES}/warm/client.py", *words])
+        assert not (tmp_path / "arguments").exists(), "no JVM starts here"
+        for environment in ({"HRM_WARM": "off"}, {"HRM_START": 'cold: "this"'}):
+            assert launcher.rewritten(*given, **environment) == own
+        assert '"-Dspark.hrm.start=cold: \\"this\\""' in (tmp_path / "secret").read_text()
+        assert "HRM_START" not in launcher.exported()
+
+
+def test_a_warm_driver_gets_no_secret_and_no_appmaster_from_its_start(
+    launcher: Launcher, tmp_path: Path
+) -> None:
+    launcher.rewritten("--master", "hrm://h:1", "a.py", HRM_WARM_REPLIES="9")
+    assert "HRM_APPMASTER_PID" not in launcher.exported()
+    assert (tmp_path / "secret").read_text() == ""

@@ -1,10 +1,11 @@
 """Which warm JVM can become which driver: what is fixed when a JVM starts, and what comes later.
 
 A driver's JVM gets its heap, its options, its class path, its directory and some of its environment
-when it starts, and never again. These make its ``Kind``, together with the files behind them: a jar
-that changes makes another kind. Everything else comes with the order: arguments, settings, the rest
-of the environment, ``--jars`` and ``--packages``, which spark-submit itself adds. A driver whose
-demands no JVM meets that was started before anybody needed it fits none, and gets the reason.
+when it starts, and never again. These make its ``DriverKind``, together with the files behind them:
+a jar that changes makes another kind. Everything else comes with the order: arguments, settings,
+the rest of the environment, ``--jars`` and ``--packages``, which spark-submit itself adds. A driver
+whose demands no JVM meets that was started before anybody needed it fits none, and gets the
+reason.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from hrm.spark.delegation_tokens import demands_kerberos
 from hrm.spark.submit_options import KEYTAB, PRINCIPAL, PROXY_USER, Options, parse
 from hrm.spark_servers import SERVERS
 
-__all__ = ["Kind", "Request", "kind_of", "request_of"]
+__all__ = ["DriverKind", "StartRequest", "kind_of", "request_of"]
 
 SUBMIT = "org.apache.spark.deploy.SparkSubmit"
 _ANY_MASTER = "hrm://127.0.0.1:7480"
@@ -81,7 +82,7 @@ _SURROUNDINGS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class StartRequest:
     """What a client asks for. ``arguments`` are spark-submit's."""
 
     arguments: tuple[str, ...]
@@ -100,7 +101,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kind:
+class DriverKind:
     """What is fixed when a JVM starts. ``files``: a digest of the files that it reads then."""
 
     cwd: str
@@ -120,7 +121,7 @@ class Kind:
         return dict(self.settings).get("spark.driver.memory", "1g")
 
 
-def request_of(document: Mapping[str, Any]) -> Request:
+def request_of(document: Mapping[str, Any]) -> StartRequest:
     """A client's message.
 
     Raises:
@@ -136,7 +137,7 @@ def request_of(document: Mapping[str, Any]) -> Request:
         raise InvalidRequest(
             f"a client's message has no such field, or another type: {error}"
         ) from error
-    return Request(
+    return StartRequest(
         arguments=tuple(texts),
         environment=environment,
         cwd=cwd,
@@ -155,7 +156,7 @@ def _texts(value: Any) -> dict[str, str]:
     return {str(name): str(_typed(text, str)) for name, text in _typed(value, dict).items()}
 
 
-def kind_of(request: Request, own: Mapping[str, Any], python: str) -> Kind | str:
+def kind_of(request: StartRequest, own: Mapping[str, Any], python: str) -> DriverKind | str:
     """The kind of JVM that could be this driver; text: why none. ``own``: the surroundings that
     warm JVMs have, ``python``: the one that has HRM, for their AppMasters."""
     for name, why in _SURROUNDINGS.items():
@@ -171,7 +172,7 @@ def kind_of(request: Request, own: Mapping[str, Any], python: str) -> Kind | str
         if problem := _problem(options, request.environment):
             return problem
         settings = tuple((x, options.conf[x]) for x in _LAUNCHED if x in options.conf)
-        return Kind(
+        return DriverKind(
             cwd=request.cwd,
             settings=settings,
             environment=tuple(_fixed(request.environment)),

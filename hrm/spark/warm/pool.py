@@ -21,24 +21,24 @@ from enum import Enum
 __all__ = [
     "FAILURES_MAX",
     "REQUESTS_MIN",
-    "Bounds",
     "Command",
-    "Declined",
+    "DriverRequested",
     "EndJvm",
-    "Ended",
     "Event",
-    "Hand",
+    "HandJvm",
+    "JvmDeclined",
+    "JvmEnded",
+    "JvmReady",
     "JvmState",
-    "Kept",
+    "JvmTaken",
+    "KindKept",
     "KindShown",
     "Pool",
-    "Ready",
-    "Refuse",
-    "Requested",
+    "PoolStopped",
+    "PoolTicked",
+    "StartCold",
     "StartJvm",
-    "Stopped",
-    "Taken",
-    "Ticked",
+    "WarmBounds",
 ]
 
 REQUESTS_MIN = 2
@@ -48,7 +48,7 @@ KINDS_KNOWN_MAX = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bounds:
+class WarmBounds:
     """Times in seconds; memory in MiB, of all JVMs that wait."""
 
     per_kind: int = 1
@@ -56,11 +56,11 @@ class Bounds:
     memory_max_mib: int = 4096
     idle_s: float = 3600.0
     delay_s: float = 5.0
-    ready_limit_s: float = 300.0
+    ready_limit_s: float = 600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kept:
+class KindKept:
     """The user wants JVMs of this kind, whether they are asked for or not."""
 
     now: float
@@ -68,7 +68,7 @@ class Kept:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Requested:
+class DriverRequested:
     """A driver of this kind starts; ``request`` names it in the reply."""
 
     now: float
@@ -77,7 +77,7 @@ class Requested:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ready:
+class JvmReady:
     """The JVM has rehearsed, and waits."""
 
     now: float
@@ -86,7 +86,7 @@ class Ready:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Taken:
+class JvmTaken:
     """The JVM is an application's, and has left the pool."""
 
     now: float
@@ -94,7 +94,7 @@ class Taken:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Declined:
+class JvmDeclined:
     """The JVM cannot serve; it ends by itself."""
 
     now: float
@@ -103,7 +103,7 @@ class Declined:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
+class JvmEnded:
     """The JVM's process is gone."""
 
     now: float
@@ -112,20 +112,29 @@ class Ended:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ticked:
+class PoolTicked:
     """``wake_at_s`` has come."""
 
     now: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stopped:
+class PoolStopped:
     """The pool ends; what applications have taken stays."""
 
     now: float
 
 
-Event = Kept | Requested | Ready | Taken | Declined | Ended | Ticked | Stopped
+Event = (
+    KindKept
+    | DriverRequested
+    | JvmReady
+    | JvmTaken
+    | JvmDeclined
+    | JvmEnded
+    | PoolTicked
+    | PoolStopped
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +146,7 @@ class StartJvm:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hand:
+class HandJvm:
     """This JVM becomes the driver of this request."""
 
     jvm: int
@@ -145,7 +154,7 @@ class Hand:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refuse:
+class StartCold:
     """The driver of this request starts cold."""
 
     request: int
@@ -159,7 +168,7 @@ class EndJvm:
     jvm: int
 
 
-Command = StartJvm | Hand | Refuse | EndJvm
+Command = StartJvm | HandJvm | StartCold | EndJvm
 
 
 class JvmState(Enum):
@@ -211,7 +220,7 @@ class Pool:
     """Invariants: at most one JVM is STARTING; JVMs that are READY are of wanted kinds; each
     request gets one reply, at once; a JVM is handed over once."""
 
-    def __init__(self, bounds: Bounds) -> None:
+    def __init__(self, bounds: WarmBounds) -> None:
         self._bounds = bounds
         self._kinds: dict[Hashable, _Kind] = {}
         """In the order of their last requests."""
@@ -227,19 +236,19 @@ class Pool:
         commands: list[Command] = []
         self._now = event.now
         match event:
-            case Kept():
+            case KindKept():
                 self._known(event.kind, event.now).kept = True
-            case Requested():
+            case DriverRequested():
                 commands.append(self._serve(event))
-            case Ready():
+            case JvmReady():
                 self._ready(event)
-            case Taken():
+            case JvmTaken():
                 self._jvms.pop(event.jvm, None)
-            case Declined() | Ended():
+            case JvmDeclined() | JvmEnded():
                 self._lost(event)
-            case Stopped():
+            case PoolStopped():
                 self._stopped = True
-            case Ticked():
+            case PoolTicked():
                 pass
         return [*commands, *self._adjust(event.now)]
 
@@ -285,7 +294,7 @@ class Pool:
             forgettable = (n for n, each in self._kinds.items() if not each.kept and n != kind)
         return found
 
-    def _serve(self, event: Requested) -> Command:
+    def _serve(self, event: DriverRequested) -> Command:
         kind = self._known(event.kind, event.now)
         kind.requests += 1
         self._start_at_s = event.now + self._bounds.delay_s
@@ -294,9 +303,9 @@ class Pool:
                 break
             self._jvms[jvm].state = JvmState.HANDED
             kind.used += 1
-            return Hand(jvm=jvm, request=event.request)
+            return HandJvm(jvm=jvm, request=event.request)
         kind.missed += 1
-        return Refuse(request=event.request, why=self._why_none(event.kind, kind))
+        return StartCold(request=event.request, why=self._why_none(event.kind, kind))
 
     def _why_none(self, name: Hashable, kind: _Kind) -> str:
         if self._stopped:
@@ -309,7 +318,7 @@ class Pool:
             return "the first of its kind"
         return "no warm driver of its kind is ready"
 
-    def _ready(self, event: Ready) -> None:
+    def _ready(self, event: JvmReady) -> None:
         jvm = self._jvms.get(event.jvm)
         if jvm is None or jvm.state is not JvmState.STARTING:
             return
@@ -319,11 +328,11 @@ class Pool:
         if kind is not None:
             kind.failures, kind.problem = 0, ""
 
-    def _lost(self, event: Declined | Ended) -> None:
+    def _lost(self, event: JvmDeclined | JvmEnded) -> None:
         jvm = self._jvms.get(event.jvm)
         if jvm is None:
             return
-        if isinstance(event, Ended):
+        if isinstance(event, JvmEnded):
             del self._jvms[event.jvm]
         if jvm.state is JvmState.ENDING:
             return

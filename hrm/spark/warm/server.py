@@ -41,9 +41,9 @@ from hrm.address import state_home
 from hrm.errors import HrmError, Unavailable
 from hrm.spark.warm import pool
 from hrm.spark.warm.client import VERSION, Frames, frame, peer_uid, surroundings
-from hrm.spark.warm.kind import Kind, Request, kind_of, request_of
+from hrm.spark.warm.kind import DriverKind, StartRequest, kind_of, request_of
 
-__all__ = ["ADDRESS_FILE", "CLIENT_LIMIT_S", "Server", "main", "place"]
+__all__ = ["ADDRESS_FILE", "CLIENT_LIMIT_S", "WarmServer", "main", "place"]
 
 ADDRESS_FILE = "address"
 CLIENT_LIMIT_S = 5.0
@@ -73,7 +73,7 @@ class _Client:
 class _Jvm:
     """A holder, and what it has reported."""
 
-    kind: Kind
+    kind: DriverKind
     control: socket.socket
     pid: int
     log: Path
@@ -83,12 +83,12 @@ class _Jvm:
     taken: bool = False
 
 
-class Server:
+class WarmServer:
     """``directory``: of the socket and of logs; it exists, and is closed to others."""
 
     def __init__(
         self,
-        bounds: pool.Bounds,
+        bounds: pool.WarmBounds,
         directory: Path,
         idle_s: Callable[[], float] = lambda: float(psutil.cpu_times().idle),
     ) -> None:
@@ -98,7 +98,7 @@ class Server:
         self._own = surroundings()
         self._selector = selectors.DefaultSelector()
         self._clients: dict[int, _Client] = {}
-        self._requests: dict[int, tuple[Request, socket.socket]] = {}
+        self._requests: dict[int, tuple[StartRequest, socket.socket]] = {}
         self._number = 0
         self._jvms: dict[int, _Jvm] = {}
         self._released: list[int] = []
@@ -122,10 +122,10 @@ class Server:
             for number in [n for n, x in self._clients.items() if now > x.until_s]:
                 self._drop(number)
             if now >= self._pool.wake_at_s():
-                self.handle(pool.Ticked(now=now))
+                self.handle(pool.PoolTicked(now=now))
             self._start_if_idle(now)
             self._released = [x for x in self._released if os.waitpid(x, os.WNOHANG)[0] == 0]
-        self.handle(pool.Stopped(now=time.monotonic()))
+        self.handle(pool.PoolStopped(now=time.monotonic()))
         for jvm in list(self._jvms.values()):
             self._end(jvm)
         for number in list(self._clients):
@@ -193,7 +193,7 @@ class Server:
         if "ask" in message:
             self._inform(message["ask"], connection)
             return
-        kind: Kind | str
+        kind: DriverKind | str
         try:
             if message.get("version") != VERSION:
                 raise Unavailable(
@@ -208,10 +208,10 @@ class Server:
             _reply(connection, {"cold": kind})
         elif message.get("keep"):
             _reply(connection, {"kept": True})
-            self.handle(pool.Kept(now=now, kind=kind))
+            self.handle(pool.KindKept(now=now, kind=kind))
         else:
             self._requests[number] = (request, connection)
-            self.handle(pool.Requested(now=now, request=number, kind=kind))
+            self.handle(pool.DriverRequested(now=now, request=number, kind=kind))
 
     def _inform(self, what: str, connection: socket.socket) -> None:
         if what == "stop":
@@ -230,7 +230,7 @@ class Server:
                 "problem": shown.problem,
             }
             for shown in self._pool.shown()
-            if isinstance(shown.kind, Kind)
+            if isinstance(shown.kind, DriverKind)
         ]
         _reply(connection, {"pid": os.getpid(), "kinds": kinds})
 
@@ -243,9 +243,9 @@ class Server:
                 case pool.StartJvm():
                     now = time.monotonic()
                     self._to_start = (command, now, now, self._idle_s())
-                case pool.Hand():
+                case pool.HandJvm():
                     self._hand(command)
-                case pool.Refuse():
+                case pool.StartCold():
                     _, connection = self._requests.pop(command.request)
                     _reply(connection, {"cold": command.why})
                 case pool.EndJvm():
@@ -264,14 +264,14 @@ class Server:
             self._to_start = (command, since_s, now, idle_now_s)
             return
         self._to_start = None
-        assert isinstance(command.kind, Kind)
+        assert isinstance(command.kind, DriverKind)
         try:
             self._start(command.jvm, command.kind)
         except OSError as error:
             why = f"it cannot be started: {error.strerror}"
-            self.handle(pool.Ended(now=now, jvm=command.jvm, why=why))
+            self.handle(pool.JvmEnded(now=now, jvm=command.jvm, why=why))
 
-    def _start(self, number: int, kind: Kind) -> None:
+    def _start(self, number: int, kind: DriverKind) -> None:
         ours, theirs = socket.socketpair()
         with theirs:
             jvm = _Jvm(kind, ours, _spawn(theirs), self._directory / f"jvm-{number}.log")
@@ -299,13 +299,13 @@ class Server:
         for message in jvm.frames.feed(data):
             if "ready" in message:
                 jvm.ready = True
-                self.handle(pool.Ready(now=now, jvm=number, memory_mib=_memory_mib(jvm.pid)))
+                self.handle(pool.JvmReady(now=now, jvm=number, memory_mib=_memory_mib(jvm.pid)))
             elif "declined" in message:
                 jvm.why = str(message["declined"])
-                self.handle(pool.Declined(now=now, jvm=number, why=jvm.why))
+                self.handle(pool.JvmDeclined(now=now, jvm=number, why=jvm.why))
             elif "taken" in message:
                 jvm.taken = True
-                self.handle(pool.Taken(now=now, jvm=number))
+                self.handle(pool.JvmTaken(now=now, jvm=number))
         if not data or jvm.taken:
             self._forget(number, now)
 
@@ -317,9 +317,9 @@ class Server:
         self._end(jvm)
         if not jvm.taken:
             _log.info("a warm driver has ended", jvm=number, why=why)
-            self.handle(pool.Ended(now=now, jvm=number, why=why))
+            self.handle(pool.JvmEnded(now=now, jvm=number, why=why))
 
-    def _hand(self, command: pool.Hand) -> None:
+    def _hand(self, command: pool.HandJvm) -> None:
         request, connection = self._requests.pop(command.request)
         jvm = self._jvms[command.jvm]
         with connection:
@@ -333,7 +333,7 @@ class Server:
     def _give_up(self, number: int) -> None:
         if self._to_start is not None and self._to_start[0].jvm == number:
             self._to_start = None
-            self.handle(pool.Ended(now=time.monotonic(), jvm=number, why="it is not needed"))
+            self.handle(pool.JvmEnded(now=time.monotonic(), jvm=number, why="it is not needed"))
             return
         jvm = self._jvms.get(number)
         if jvm is not None:
@@ -341,7 +341,7 @@ class Server:
             self._selector.unregister(jvm.control)
             del self._jvms[number]
             self._end(jvm)
-            self.handle(pool.Ended(now=time.monotonic(), jvm=number, why=jvm.why))
+            self.handle(pool.JvmEnded(now=time.monotonic(), jvm=number, why=jvm.why))
 
     def _end(self, jvm: _Jvm) -> None:
         """The end of its connection ends a holder whose JVM waits."""
@@ -426,7 +426,7 @@ def _announce(home: Path, address: Path) -> None:
 def main(arguments: list[str] | None = None) -> int:
     """Keep the pool until SIGTERM, SIGINT or ``hrm warm --stop``; 3: another server does."""
     parser = argparse.ArgumentParser(prog="python -m hrm.spark.warm.server", description=__doc__)
-    parser.add_argument("--bounds", type=json.loads, default={}, help="as JSON: those of Bounds")
+    parser.add_argument("--bounds", type=json.loads, default={}, help="JSON: those of WarmBounds")
     given = parser.parse_args(arguments)
     home = place()
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -438,7 +438,7 @@ def main(arguments: list[str] | None = None) -> int:
             return 3
         directory = Path(tempfile.mkdtemp(prefix=_PREFIX, dir="/tmp"))  # nosec B108 - sockets need short paths
         try:
-            server = Server(pool.Bounds(**given.bounds), directory)
+            server = WarmServer(pool.WarmBounds(**given.bounds), directory)
             for number in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(number, lambda *_: server.stop())
             wakeup, wakes = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)

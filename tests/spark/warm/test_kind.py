@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from hrm.errors import InvalidRequest
-from hrm.spark.warm.kind import Kind, Request, kind_of, request_of
+from hrm.spark.warm.kind import DriverKind, StartRequest, kind_of, request_of
 
 PYTHON = "/opt/hrm/bin/python"
 OWN = {"umask": 18, "limits": [[1, 2]], "groups": [5], "cgroups": ["0::/"]}
@@ -35,7 +35,7 @@ class Machine:
         for name in ("spark/jars/spark-core_2.13-4.3.0.jar", "java/bin/java", "java/release"):
             (root / name).write_text("x")
         (root / "java/bin/java").chmod(0o755)
-        self.request = Request(
+        self.request = StartRequest(
             arguments=("--master", "spark+hrm://h:1", "--name", "a", "pyspark-shell"),
             environment={
                 "HRM_PYTHON": PYTHON, "SPARK_HOME": str(root / "spark"), "PATH": "/usr/bin",
@@ -47,7 +47,7 @@ class Machine:
             properties={},
         )  # fmt: skip
 
-    def kind(self, *arguments: str, cwd: str = "", **environment: str) -> Kind | str:
+    def kind(self, *arguments: str, cwd: str = "", **environment: str) -> DriverKind | str:
         words = (*self.request.arguments[:2], *arguments, "app.py")
         request = replace(
             self.request,
@@ -75,7 +75,7 @@ def machine(tmp_path: Path) -> Machine:
 )
 def test_what_comes_late_makes_no_other_kind(machine: Machine, arguments: list[str]) -> None:
     usual = machine.kind()
-    assert isinstance(usual, Kind)
+    assert isinstance(usual, DriverKind)
     assert machine.kind(*arguments) == usual
     late = {"SPARK_LOCAL_DIRS": "/data", "PYTHONPATH": "/x", "PYSPARK_PYTHON": "python3.12",
             "AWS_SECRET_ACCESS_KEY": "secret", "HRM_EVENT_LOG_DIR": "/logs"}  # fmt: skip
@@ -100,7 +100,7 @@ def test_what_is_fixed_at_the_start_makes_another_kind(
 ) -> None:
     (machine.root / "cwd" / "own.conf").write_text("spark.driver.memory 3g\n")
     other = machine.kind(*arguments)
-    assert isinstance(other, Kind), other
+    assert isinstance(other, DriverKind), other
     assert other != machine.kind()
     assert set(other.settings) <= {
         ("spark.driver.memory", "2g"), ("spark.driver.memory", "3g"),
@@ -117,7 +117,7 @@ def test_what_is_fixed_at_the_start_makes_another_kind(
 )  # fmt: skip
 def test_variables_that_a_jvm_reads_once_make_another_kind(machine: Machine, name: str) -> None:
     other = machine.kind(**{name: "-Dx=1"})
-    assert isinstance(other, Kind)
+    assert isinstance(other, DriverKind)
     assert other != machine.kind()
     assert (name, "-Dx=1") in other.environment
 
@@ -157,7 +157,7 @@ def test_what_is_upgraded_beneath_makes_another_kind(
     assert machine.kind() == before
     change(machine)
     after = machine.kind()
-    assert isinstance(after, Kind)
+    assert isinstance(after, DriverKind)
     assert after != before
 
 
@@ -208,7 +208,7 @@ def test_a_driver_that_would_inherit_other_things_fits_none(
 
 def test_the_launcher_gets_what_is_fixed_and_no_more(machine: Machine) -> None:
     kind = machine.kind("--driver-memory", "2g", "--conf", "spark.executor.memory=4g")
-    assert isinstance(kind, Kind)
+    assert isinstance(kind, DriverKind)
     assert kind.memory == "2g"
     assert kind.arguments[3:5] == ["--conf", "spark.driver.memory=2g"]
     assert not any("executor" in word for word in kind.arguments)

@@ -11,139 +11,145 @@ from hrm.spark.warm.pool import (
     FAILURES_MAX,
     KINDS_KNOWN_MAX,
     REQUESTS_MIN,
-    Bounds,
-    Declined,
-    Ended,
+    DriverRequested,
     EndJvm,
     Event,
-    Hand,
-    Kept,
+    HandJvm,
+    JvmDeclined,
+    JvmEnded,
+    JvmReady,
+    JvmTaken,
+    KindKept,
     Pool,
-    Ready,
-    Refuse,
-    Requested,
+    PoolStopped,
+    PoolTicked,
+    StartCold,
     StartJvm,
-    Stopped,
-    Taken,
-    Ticked,
+    WarmBounds,
 )
 
-BOUNDS = Bounds(per_kind=1, kinds_max=2, memory_max_mib=1000, idle_s=100.0, delay_s=5.0)
+BOUNDS = WarmBounds(per_kind=1, kinds_max=2, memory_max_mib=1000, idle_s=100.0, delay_s=5.0)
 
 
-def pool_with(kind: str, bounds: Bounds = BOUNDS) -> Pool:
+def pool_with(kind: str, bounds: WarmBounds = BOUNDS) -> Pool:
     """One JVM of ``kind`` is ready, number 1."""
     pool = Pool(bounds)
-    assert pool.handle(Kept(now=0.0, kind=kind)) == [StartJvm(jvm=1, kind=kind)]
-    assert pool.handle(Ready(now=10.0, jvm=1, memory_mib=400)) == []
+    assert pool.handle(KindKept(now=0.0, kind=kind)) == [StartJvm(jvm=1, kind=kind)]
+    assert pool.handle(JvmReady(now=10.0, jvm=1, memory_mib=400)) == []
     return pool
 
 
 def test_a_jvm_serves_one_application_and_is_replaced_some_seconds_later() -> None:
     pool = pool_with("a")
-    assert pool.handle(Requested(now=20.0, request=7, kind="a")) == [Hand(jvm=1, request=7)]
-    assert pool.handle(Taken(now=20.1, jvm=1)) == [], "the taker starts first"
+    assert pool.handle(DriverRequested(now=20.0, request=7, kind="a")) == [
+        HandJvm(jvm=1, request=7)
+    ]
+    assert pool.handle(JvmTaken(now=20.1, jvm=1)) == [], "the taker starts first"
     assert pool.wake_at_s() == 25.0
-    assert pool.handle(Ticked(now=25.0)) == [StartJvm(jvm=2, kind="a")]
+    assert pool.handle(PoolTicked(now=25.0)) == [StartJvm(jvm=2, kind="a")]
     (shown,) = pool.shown()
     assert (shown.used, shown.missed, shown.ready, shown.starting) == (1, 0, 0, 1)
 
 
 def test_two_applications_that_want_the_one_jvm_get_one_warm_and_one_cold_start() -> None:
     pool = pool_with("a")
-    assert pool.handle(Requested(now=20.0, request=1, kind="a")) == [Hand(jvm=1, request=1)]
-    (refusal,) = pool.handle(Requested(now=20.0, request=2, kind="a"))
-    assert isinstance(refusal, Refuse)
+    assert pool.handle(DriverRequested(now=20.0, request=1, kind="a")) == [
+        HandJvm(jvm=1, request=1)
+    ]
+    (refusal,) = pool.handle(DriverRequested(now=20.0, request=2, kind="a"))
+    assert isinstance(refusal, StartCold)
     assert refusal.request == 2
     assert "no warm driver of its kind is ready" in refusal.why
 
 
 def test_a_kind_gets_a_jvm_when_it_is_asked_for_again() -> None:
     pool = Pool(BOUNDS)
-    assert pool.handle(Requested(now=0.0, request=1, kind="a")) == [
-        Refuse(request=1, why="the first of its kind")
+    assert pool.handle(DriverRequested(now=0.0, request=1, kind="a")) == [
+        StartCold(request=1, why="the first of its kind")
     ]
     assert pool.wake_at_s() == math.inf
-    pool.handle(Requested(now=1.0, request=2, kind="a"))
-    assert pool.handle(Ticked(now=6.0)) == [StartJvm(jvm=1, kind="a")]
+    pool.handle(DriverRequested(now=1.0, request=2, kind="a"))
+    assert pool.handle(PoolTicked(now=6.0)) == [StartJvm(jvm=1, kind="a")]
 
 
 def test_the_kinds_asked_for_last_have_jvms_and_the_users_own_stays() -> None:
     pool = pool_with("kept")
     for request in range(REQUESTS_MIN):
-        pool.handle(Requested(now=20.0, request=request, kind="a"))
-    assert pool.handle(Ticked(now=30.0)) == [StartJvm(jvm=2, kind="a")]
-    pool.handle(Requested(now=31.0, request=3, kind="b"))
-    assert pool.handle(Requested(now=32.0, request=4, kind="b"))[1:] == [EndJvm(jvm=2)]
-    pool.handle(Ended(now=33.0, jvm=2, why="it was not needed any more"))
-    assert pool.handle(Ticked(now=40.0)) == [StartJvm(jvm=3, kind="b")]
+        pool.handle(DriverRequested(now=20.0, request=request, kind="a"))
+    assert pool.handle(PoolTicked(now=30.0)) == [StartJvm(jvm=2, kind="a")]
+    pool.handle(DriverRequested(now=31.0, request=3, kind="b"))
+    assert pool.handle(DriverRequested(now=32.0, request=4, kind="b"))[1:] == [EndJvm(jvm=2)]
+    pool.handle(JvmEnded(now=33.0, jvm=2, why="it was not needed any more"))
+    assert pool.handle(PoolTicked(now=40.0)) == [StartJvm(jvm=3, kind="b")]
     assert {shown.kind: shown.ready for shown in pool.shown()} == {"kept": 1, "a": 0, "b": 0}
 
 
 def test_a_kind_that_nobody_asks_for_any_more_loses_its_jvm() -> None:
     pool = Pool(BOUNDS)
     for request in range(REQUESTS_MIN):
-        pool.handle(Requested(now=0.0, request=request, kind="a"))
-    pool.handle(Ticked(now=5.0))
-    pool.handle(Ready(now=9.0, jvm=1, memory_mib=100))
+        pool.handle(DriverRequested(now=0.0, request=request, kind="a"))
+    pool.handle(PoolTicked(now=5.0))
+    pool.handle(JvmReady(now=9.0, jvm=1, memory_mib=100))
     assert pool.wake_at_s() == 100.0
-    assert pool.handle(Ticked(now=99.0)) == []
-    assert pool.handle(Ticked(now=100.0)) == [EndJvm(jvm=1)]
-    pool.handle(Ended(now=101.0, jvm=1, why="it was not needed any more"))
+    assert pool.handle(PoolTicked(now=99.0)) == []
+    assert pool.handle(PoolTicked(now=100.0)) == [EndJvm(jvm=1)]
+    pool.handle(JvmEnded(now=101.0, jvm=1, why="it was not needed any more"))
     assert pool.wake_at_s() == math.inf
     assert pool.shown()[0].problem == "", "its end was no failure"
 
 
 def test_memory_is_bounded_by_what_a_jvm_has_been_seen_to_take() -> None:
-    pool = Pool(Bounds(per_kind=3, memory_max_mib=1000, delay_s=0.0))
-    pool.handle(Kept(now=0.0, kind="a"))
-    assert pool.handle(Ready(now=10.0, jvm=1, memory_mib=400)) == [StartJvm(jvm=2, kind="a")]
-    assert pool.handle(Ready(now=11.0, jvm=2, memory_mib=400)) == [], "a third would be 1200"
-    pool.handle(Requested(now=12.0, request=1, kind="a"))
-    assert pool.handle(Taken(now=12.0, jvm=1)) == [StartJvm(jvm=3, kind="a")]
+    pool = Pool(WarmBounds(per_kind=3, memory_max_mib=1000, delay_s=0.0))
+    pool.handle(KindKept(now=0.0, kind="a"))
+    assert pool.handle(JvmReady(now=10.0, jvm=1, memory_mib=400)) == [StartJvm(jvm=2, kind="a")]
+    assert pool.handle(JvmReady(now=11.0, jvm=2, memory_mib=400)) == [], "a third would be 1200"
+    pool.handle(DriverRequested(now=12.0, request=1, kind="a"))
+    assert pool.handle(JvmTaken(now=12.0, jvm=1)) == [StartJvm(jvm=3, kind="a")]
 
 
 def test_a_jvm_that_hangs_in_its_rehearsal_is_ended_and_the_kind_is_given_up_in_the_end() -> None:
     pool = Pool(BOUNDS)
-    pool.handle(Kept(now=0.0, kind="a"))
+    pool.handle(KindKept(now=0.0, kind="a"))
     now = 0.0
     for number in range(1, FAILURES_MAX + 1):
         now = pool.wake_at_s()
-        commands = pool.handle(Ticked(now=now))
+        commands = pool.handle(PoolTicked(now=now))
         assert commands[0] == EndJvm(jvm=number)
         now += 1.0
-        pool.handle(Ended(now=now, jvm=number, why="it was ended"))
-        pool.handle(Ticked(now=now + BOUNDS.delay_s))
+        pool.handle(JvmEnded(now=now, jvm=number, why="it was ended"))
+        pool.handle(PoolTicked(now=now + BOUNDS.delay_s))
     assert pool.wake_at_s() == math.inf
-    (refusal,) = pool.handle(Requested(now=now, request=1, kind="a"))
-    assert isinstance(refusal, Refuse)
-    assert "not ready within 300 s" in refusal.why
+    (refusal,) = pool.handle(DriverRequested(now=now, request=1, kind="a"))
+    assert isinstance(refusal, StartCold)
+    assert "not ready within 600 s" in refusal.why
 
 
 def test_one_that_dies_while_it_waits_or_is_handed_over_is_replaced() -> None:
     pool = pool_with("a")
-    assert pool.handle(Ended(now=20.0, jvm=1, why="killed")) == []
-    assert pool.handle(Ticked(now=25.0)) == [StartJvm(jvm=2, kind="a")]
-    pool.handle(Ready(now=30.0, jvm=2, memory_mib=400))
-    assert pool.handle(Requested(now=40.0, request=1, kind="a")) == [Hand(jvm=2, request=1)]
-    assert pool.handle(Declined(now=40.1, jvm=2, why="other addresses")) == []
-    assert pool.handle(Ended(now=40.2, jvm=2, why="other addresses")) == []
-    assert pool.handle(Ticked(now=45.2)) == [StartJvm(jvm=3, kind="a")]
+    assert pool.handle(JvmEnded(now=20.0, jvm=1, why="killed")) == []
+    assert pool.handle(PoolTicked(now=25.0)) == [StartJvm(jvm=2, kind="a")]
+    pool.handle(JvmReady(now=30.0, jvm=2, memory_mib=400))
+    assert pool.handle(DriverRequested(now=40.0, request=1, kind="a")) == [
+        HandJvm(jvm=2, request=1)
+    ]
+    assert pool.handle(JvmDeclined(now=40.1, jvm=2, why="other addresses")) == []
+    assert pool.handle(JvmEnded(now=40.2, jvm=2, why="other addresses")) == []
+    assert pool.handle(PoolTicked(now=45.2)) == [StartJvm(jvm=3, kind="a")]
 
 
 def test_when_it_stops_what_waits_ends_and_nothing_else_starts() -> None:
     pool = pool_with("a")
-    assert pool.handle(Stopped(now=20.0)) == [EndJvm(jvm=1)]
-    (refusal,) = pool.handle(Requested(now=21.0, request=1, kind="a"))
-    assert isinstance(refusal, Refuse)
+    assert pool.handle(PoolStopped(now=20.0)) == [EndJvm(jvm=1)]
+    (refusal,) = pool.handle(DriverRequested(now=21.0, request=1, kind="a"))
+    assert isinstance(refusal, StartCold)
     assert pool.wake_at_s() == math.inf
 
 
 def test_kinds_that_are_only_counted_are_bounded() -> None:
     pool = Pool(BOUNDS)
-    pool.handle(Kept(now=0.0, kind="kept"))
+    pool.handle(KindKept(now=0.0, kind="kept"))
     for number in range(2 * KINDS_KNOWN_MAX):
-        pool.handle(Requested(now=1.0, request=number, kind=number))
+        pool.handle(DriverRequested(now=1.0, request=number, kind=number))
     assert len(pool.shown()) == KINDS_KNOWN_MAX
     assert "kept" in [shown.kind for shown in pool.shown()]
 
@@ -168,20 +174,20 @@ def test_bounds_and_replies_hold_whatever_happens(steps: list[tuple[str, int, fl
     for what, number, pause_s in steps:
         now += pause_s
         events: dict[str, Event] = {
-            "kept": Kept(now=now, kind=0),
-            "asked": Requested(now=now, request=asked, kind=number),
-            "ready": Ready(now=now, jvm=number, memory_mib=300),
-            "taken": Taken(now=now, jvm=number),
-            "declined": Declined(now=now, jvm=number, why="x"),
-            "ended": Ended(now=now, jvm=number, why="x"),
-            "tick": Ticked(now=now),
+            "kept": KindKept(now=now, kind=0),
+            "asked": DriverRequested(now=now, request=asked, kind=number),
+            "ready": JvmReady(now=now, jvm=number, memory_mib=300),
+            "taken": JvmTaken(now=now, jvm=number),
+            "declined": JvmDeclined(now=now, jvm=number, why="x"),
+            "ended": JvmEnded(now=now, jvm=number, why="x"),
+            "tick": PoolTicked(now=now),
         }
         if what in ("ready", "taken", "declined", "ended") and number not in living:
             continue
         if what == "taken" and number not in handed:
             continue
         commands = pool.handle(events[what])
-        replies = [x for x in commands if isinstance(x, Hand | Refuse)]
+        replies = [x for x in commands if isinstance(x, HandJvm | StartCold)]
         assert len(replies) == (what == "asked")
         asked += what == "asked"
         if what == "ready":
@@ -193,7 +199,7 @@ def test_bounds_and_replies_hold_whatever_happens(steps: list[tuple[str, int, fl
             match command:
                 case StartJvm():
                     living[command.jvm] = command.kind
-                case Hand():
+                case HandJvm():
                     assert command.jvm in ready, "a JVM that is ready"
                     assert command.jvm not in handed, "and nobody else's"
                     handed.add(command.jvm)

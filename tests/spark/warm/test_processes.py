@@ -22,8 +22,8 @@ from hrm.errors import AlreadyExists, Unavailable
 from hrm.spark.warm import client as client_module
 from hrm.spark.warm.client import surroundings
 from hrm.spark.warm.kind import kind_of, request_of
-from hrm.spark.warm.pool import Bounds, Kept
-from hrm.spark.warm.server import Server
+from hrm.spark.warm.pool import KindKept, WarmBounds
+from hrm.spark.warm.server import WarmServer
 
 CLIENT = Path(client_module.__file__)
 SUBMIT = "org.apache.spark.deploy.SparkSubmit"
@@ -54,15 +54,15 @@ class Place:
             "HRM_PYTHON": sys.executable,
         }
         self.idle_s = 0.0
-        self.server: Server | None = None
+        self.server: WarmServer | None = None
         self._thread: threading.Thread | None = None
 
     def behave(self, how: str) -> None:
         (self.root / "java/bin/behaviour").write_text(how)
 
-    def start(self, **bounds: Any) -> Server:
+    def start(self, **bounds: Any) -> WarmServer:
         usual: dict[str, Any] = {"delay_s": 0.0}
-        server = Server(Bounds(**{**usual, **bounds}), self.root / "runtime", self._idle)
+        server = WarmServer(WarmBounds(**{**usual, **bounds}), self.root / "runtime", self._idle)
         request = request_of({
             "arguments": ["--master", "hrm://h:1", "pyspark-shell"], "properties": {},
             "environment": self.environment, "cwd": str(self.root / "cwd"),
@@ -70,7 +70,7 @@ class Place:
         })  # fmt: skip
         kind = kind_of(request, surroundings(), sys.executable)
         assert not isinstance(kind, str), kind
-        server.handle(Kept(now=time.monotonic(), kind=kind))
+        server.handle(KindKept(now=time.monotonic(), kind=kind))
         self._thread = threading.Thread(target=server.run)
         self._thread.start()
         self.server = server
