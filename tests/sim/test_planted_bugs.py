@@ -199,6 +199,7 @@ CAUGHT_UNDER: dict[Callable[[pytest.MonkeyPatch], None], Plan] = {
     elasticity.ended_and_elastic: elasticity.trainings(0),
     elasticity.streams_are_limited: elasticity.trainings(0),
     elasticity.resized_at_every_report: elasticity.trainings(0, resizes_per_minute=2),
+    elasticity.taken_though_nothing_wants_it: elasticity.trainings(0, crowded=False),
     pipelines.end_of_an_old_attempt: pipelines.cut_workers(0),
     pipelines.tasks_of_a_lost_worker: pipelines.busy_workers(0),
     pipelines.placed_though_it_came_back: pipelines.busy_workers(0),

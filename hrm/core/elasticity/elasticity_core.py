@@ -125,6 +125,7 @@ class ElasticityCore:
         """What a job holds now is its target from now on."""
         job = self.jobs.get(event.job_id)
         if job is not None:
+            job.steady &= job.workers == event.workers
             job.workers = event.workers
             if event.limits is not None:
                 least, most = event.limits
@@ -235,6 +236,7 @@ class ElasticityCore:
             may and self.free > 0 and workers < about.workers_max,
             may and workers > about.workers_min,
             job.history,
+            job.paces,
         )
 
 
