@@ -91,6 +91,19 @@ def test_what_learns_no_more_gives_its_executors_to_what_waits() -> None:
     assert trainings.cluster.states(flat) == {"running": 1}
 
 
+def test_what_still_learns_gives_up_what_makes_it_hardly_faster() -> None:
+    """Its epochs take the same time with three executors as with four."""
+    trainings = Trainings(cores=4)
+    app, _ = trainings.submit(4), trainings.submit(1)
+    for epoch in range(12):
+        trainings.report(app, learning(epoch))
+        trainings.keep_to_limit(app)
+    assert trainings.limit(app) == 3, "a fourth adds 0.36 of one while nothing else is known"
+    line = trainings.cluster.master.elastic.line(trainings.cluster.app(app))
+    assert line.endswith("may have 3 of the 4 executors it requests; another would add 0.00 of "
+                         "the speed of one")  # fmt: skip
+
+
 def test_what_is_free_while_nothing_waits_goes_back_to_what_learns() -> None:
     trainings = Trainings(cores=4)
     app, other = trainings.submit(4), trainings.submit(1)

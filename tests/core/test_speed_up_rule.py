@@ -41,10 +41,10 @@ def test_the_serial_share_follows_from_epoch_times(paces: dict[int, float], want
 
 
 def test_a_worker_adds_less_the_more_there_are() -> None:
-    unknown = [speed_up(learns("a"), n) for n in (1, 2, 3, 4)]
+    unknown = [speed_up({}, n) for n in (1, 2, 3, 4)]
     assert unknown == pytest.approx([1.0, 2 / 3, 10 / 21, 5 / 14])
-    assert [speed_up(learns("a", paces=EVEN), n) for n in (1, 2, 4)] == pytest.approx([1, 1, 1])
-    assert [speed_up(learns("a", paces=SAME), n) for n in (1, 2, 4)] == pytest.approx([1, 0, 0])
+    assert [speed_up(EVEN, n) for n in (1, 2, 4)] == pytest.approx([1, 1, 1])
+    assert [speed_up(SAME, n) for n in (1, 2, 4)] == pytest.approx([1, 0, 0])
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_whatever_epochs_took_no_worker_makes_a_job_slower(
     paces: dict[int, float], workers: int
 ) -> None:
     assert 0.0 <= serial_share(paces) <= 1.0
-    first, second = (speed_up(learns("a", paces=paces), workers + n) for n in (0, 1))
+    first, second = (speed_up(paces, workers + n) for n in (0, 1))
     assert -1e-9 <= second <= first + 1e-9
     assert math.isfinite(first)
 

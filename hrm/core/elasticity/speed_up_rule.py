@@ -103,7 +103,7 @@ class SpeedUpRule:
             job = view.jobs[place]
             if job.workers != (job.workers_max if more else job.workers_min):
                 points = job.points * (self._learned if has_learned(job) else 1.0)
-                yield points * speed_up(job, job.workers + more), place
+                yield points * speed_up(job.paces, job.workers + more), place
 
 
 def has_learned(job: ElasticJobView) -> bool:
@@ -114,9 +114,10 @@ def has_learned(job: ElasticJobView) -> bool:
     return job.converging or left < GAIN_LEFT * job.accuracy
 
 
-def speed_up(job: ElasticJobView, workers: int) -> float:
-    """What its ``workers``-th worker, from 1, adds to its speed, in units of that of one."""
-    serial = serial_share(job.paces)
+def speed_up(paces: Mapping[int, float], workers: int) -> float:
+    """What a job's ``workers``-th worker, from 1, adds to its speed, in units of that of one;
+    ``paces``: see ``serial_share``."""
+    serial = serial_share(paces)
     speed = 1.0 / (serial + (1.0 - serial) / workers)
     before = 1.0 / (serial + (1.0 - serial) / (workers - 1)) if workers > 1 else 0.0
     return speed - before

@@ -153,5 +153,5 @@ def observe_elasticity(view: ElasticityView) -> ElasticityState:
 
 def _scaling(job: ElasticJobView) -> tuple[float, float, float]:
     """What its last worker and its next one add to its speed, and whether that has been seen."""
-    more = speed_up(job, job.workers + 1) if job.workers < job.workers_max else 0.0
-    return min(1.0, speed_up(job, job.workers)), min(1.0, more), float(len(job.paces) > 1)
+    more = speed_up(job.paces, job.workers + 1) if job.workers < job.workers_max else 0.0
+    return min(1.0, speed_up(job.paces, job.workers)), min(1.0, more), float(len(job.paces) > 1)

@@ -59,9 +59,8 @@ def trainings(seed: int, *, resizes_per_minute: int = 60, crowded: bool = True) 
     bounds = replace(
         plan.bounds, elastic_period_s=1.0, elastic_resizes_per_minute=resizes_per_minute
     )
-    if not crowded:
-        applications = applications[:-1]
-    return replace(plan, nodes=nodes, applications=applications, bounds=bounds)
+    run = applications if crowded else applications[:-1]
+    return replace(plan, nodes=nodes, applications=run, bounds=bounds)
 
 
 def gangs_are_broken_up(patch: pytest.MonkeyPatch) -> None:
