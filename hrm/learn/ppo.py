@@ -32,7 +32,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -42,7 +42,13 @@ from torch import Tensor
 from hrm.core.elasticity.beta_rule import BetaRule, ElasticityPolicy
 from hrm.errors import InvalidConfig
 from hrm.learn.arguments import parsed, words_of
-from hrm.learn.elasticity_batches import StateBatch, batch_logits, padded, state_batch
+from hrm.learn.elasticity_batches import (
+    DecisionBatch,
+    SampledDecision,
+    batch_logits,
+    decision_batch,
+    padded,
+)
 from hrm.learn.elasticity_env import JOBS_MAX, ElasticityEnv, ElasticityReward, drawn_cluster
 from hrm.learn.q_networks import fresh
 from hrm.learn.training_cluster import run_policy
@@ -138,19 +144,6 @@ class PpoArgs:
                 raise InvalidConfig(f"--{name}: give one of {', '.join(get_args(known))}")
 
 
-class SampledDecision(NamedTuple):
-    """One step: ``logp`` of all actions when it was sampled, -inf for what was not allowed;
-    ``last``: the episode ended after it; ``cycles``: of time until the next one."""
-
-    state: ElasticityState
-    action: int
-    logp: Singles
-    value: float
-    reward: float
-    last: bool
-    cycles: float
-
-
 def divergence(old: Tensor, new: Tensor) -> Tensor:
     """Shape (states,): KL(old || new) of log-probabilities (states, actions); actions that are not
     allowed, -inf in both, count for nothing."""
@@ -231,34 +224,6 @@ class _Sampler:
         return found, state_value(w, self._info["state"]) if "state" in self._info else 0.0
 
 
-class _Sampled(NamedTuple):
-    """Decisions as tensors, a row each; see ``SampledDecision`` and ``StateBatch``."""
-
-    batch: StateBatch
-    old: Tensor
-    actions: Tensor
-    gains: Tensor
-    returns: Tensor
-
-    def of(self, rows: Tensor) -> _Sampled:
-        batch = StateBatch(*(each[rows] for each in self.batch))
-        return _Sampled(batch, *(each[rows] for each in self[1:]))
-
-
-def _sampled(decisions: Sequence[SampledDecision], gains: Singles, returns: Singles) -> _Sampled:
-    batch = state_batch([one.state for one in decisions])
-    longest = batch.jobs.shape[1]
-    old = torch.full((len(decisions), 2 * longest + 1), -torch.inf)
-    for row, one in enumerate(decisions):
-        count = len(one.state.jobs)
-        old[row, : count + 1] = torch.from_numpy(one.logp[: count + 1])
-        old[row, longest + 1 : longest + 1 + count] = torch.from_numpy(one.logp[count + 1 :])
-    actions = [[padded(one.action, len(one.state.jobs), longest)] for one in decisions]
-    return _Sampled(
-        batch, old, torch.tensor(actions), torch.from_numpy(gains), torch.from_numpy(returns)
-    )
-
-
 class _Learner:
     def __init__(self, args: PpoArgs) -> None:
         self.args = args
@@ -287,7 +252,7 @@ class _Learner:
         decisions = [one._replace(reward=self.scale * one.reward) for one in decisions]
         gains, returns = advantages(decisions, after, args.gamma, args.lam)
         gains = (gains - gains.mean()) / (gains.std() + 1e-8)
-        rows = _sampled(decisions, gains, returns)
+        rows = decision_batch(decisions, gains, returns)
         for _ in range(args.epochs):
             order = self.rng.permutation(len(decisions))
             divergences = []
@@ -301,7 +266,7 @@ class _Learner:
         self.kl = float(np.mean(divergences))
         self.beta_kl = adapted(self.beta_kl, self.kl, args.kl_target)
 
-    def _loss(self, some: _Sampled) -> tuple[Tensor, Tensor]:
+    def _loss(self, some: DecisionBatch) -> tuple[Tensor, Tensor]:
         args, gain = self.args, some.gains
         logits, values = batch_logits(self.weights, some.batch)
         new, old = torch.log_softmax(logits, 1), some.old
