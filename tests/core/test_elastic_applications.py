@@ -140,6 +140,17 @@ def test_what_it_waits_for_itself_is_no_reason_to_take_executors() -> None:
     assert trainings.limit(app) is None
 
 
+def test_epoch_times_are_of_the_executors_that_run() -> None:
+    """It wants more than there is, and each report lowers what it may have, not what it has."""
+    trainings = Trainings(cores=4)
+    app, _ = trainings.submit(3), trainings.submit(7)
+    more = trainings.submit(6)
+    for epoch in range(30):
+        trainings.report(app, learning(epoch))
+        trainings.report(more, learning(epoch))
+    assert set(trainings.cluster.master.elastic.core.jobs[app].paces) == {3}
+
+
 def test_a_flood_of_reports_does_not_look_at_the_cluster_each_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -135,6 +135,9 @@ def test_epoch_times_are_of_whole_epochs_with_the_same_workers() -> None:
     assert job_of_core.paces == {3: 11.0}, "a part of it ran with three"
     core.reported(report(epoch=5, seconds=15.0))
     assert core.view(60.0, A).jobs[0].paces == {3: 11.0, 2: 15.0}
+    for epoch in (6, 7):
+        core.reported(report(epoch=epoch, seconds=30.0, running=1))
+    assert job_of_core.paces == {3: 11.0, 2: 15.0, 1: 30.0}, "by what runs, not what it may have"
 
 
 def test_epoch_times_of_few_numbers_of_workers_are_kept() -> None:

@@ -47,7 +47,8 @@ class ElasticJobView(NamedTuple):
     seconds of the last epoch. ``since_resize``: its own reports since its last resize, or since it
     started. ``below``: its latest converging reports in a row. ``may_grow``, ``may_shrink``: what
     the core would accept now. ``history``: oldest first, not to be changed. ``paces``: mean seconds
-    of an epoch by the number of workers that it was run with, all of it; not to be changed either.
+    of an epoch by the number of workers that ran, not of those it may have; not to be changed
+    either.
     """
 
     job_id: ApplicationId
@@ -110,8 +111,8 @@ class ElasticJob:
         self.since_resize = 0
         self.resized = False
         """Since its last report."""
-        self.steady = False
-        """Whether its present epoch began with the workers that it has now."""
+        self.ran = 0
+        """Workers that were running at its last report; 0: there was none."""
         self.reported_at = started.now
 
     @property
@@ -154,9 +155,10 @@ class ElasticJob:
         )
         if len(self.history) > 2 * HISTORY_MAX:
             del self.history[:HISTORY_MAX]
-        if self.steady:
-            self._pace(report.seconds)
-        self.steady = True
+        running = report.running or self.workers
+        if running == self.ran:
+            self._pace(running, report.seconds)
+        self.ran = running
         self.loss_max = max(self.loss_max, report.loss)
         self.reports += 1
         self.since_resize += 1
@@ -167,11 +169,11 @@ class ElasticJob:
         at_minimum = is_below and self.workers == self.about.workers_min
         self.below_at_minimum = self.below_at_minimum + 1 if at_minimum else 0
 
-    def _pace(self, seconds: float) -> None:
-        """Take in the time of an epoch that began and ended with the same workers; a job's very
+    def _pace(self, workers: int, seconds: float) -> None:
+        """Take in the time of an epoch that began and ended with so many workers; a job's very
         first does not count, for it warms up."""
-        mean = self.paces.pop(self.workers, seconds)
-        self.paces[self.workers] = mean + (seconds - mean) / _PACE_REPORTS
+        mean = self.paces.pop(workers, seconds)
+        self.paces[workers] = mean + (seconds - mean) / _PACE_REPORTS
         if len(self.paces) > PACES_MAX:
             del self.paces[next(iter(self.paces))]
 
@@ -183,5 +185,4 @@ class ElasticJob:
     def resize(self, workers: int) -> None:
         self.workers = workers
         self.resized = True
-        self.steady = False
         self.since_resize = 0

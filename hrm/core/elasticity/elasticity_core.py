@@ -125,7 +125,6 @@ class ElasticityCore:
         """What a job holds now is its target from now on."""
         job = self.jobs.get(event.job_id)
         if job is not None:
-            job.steady &= job.workers == event.workers
             job.workers = event.workers
             if event.limits is not None:
                 least, most = event.limits

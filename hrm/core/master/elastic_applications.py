@@ -271,4 +271,5 @@ def _event(
         loss=report.loss,
         accuracy=accuracy,
         seconds=max(_LEAST_S, since_s),
+        running=sum(x.state is ContainerState.RUNNING for x in _wanted(app)),
     )
