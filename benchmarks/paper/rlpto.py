@@ -44,7 +44,6 @@ from benchmarks.paper.rlpto_measured import (
     oracle_entry,
     trained_models,
     tune,
-    untrained_entry,
 )
 from benchmarks.paper.rlpto_methods import REPORTED, Method, beta_method, oracle_method
 from benchmarks.paper.rlpto_report import body_of
@@ -57,6 +56,7 @@ from benchmarks.paper.rlpto_source import (
     tabled,
 )
 from hrm.core.elasticity.beta_rule import BetaRule
+from hrm.core.elasticity.speed_up_rule import SpeedUpRule
 from hrm.learn.training_workloads import COMBINATIONS, DrawCurve
 from hrm.policies.elasticity.learned import LearnedElasticity
 from hrm.policies.model_files import Model
@@ -68,6 +68,9 @@ PARTS = ("measured", "source")
 ALONE = "ablations"
 """A part of its own, for it trains as much as all the others."""
 NODES = (8, 12, 16, 64)
+FAMILIES = ("beta", "on-demand", "constant", "speed-up")
+"""Rules that are compared, each the best of its family."""
+RULE = "speed-up"
 BUT_TRADL = tuple(name for name in SOURCE if name != "tradl")
 KEYS = {
     "source": ("mixes_first",),
@@ -93,21 +96,23 @@ ABLATIONS: dict[str, dict[str, Any]] = {
 class Size:
     """How much is run. ``seeds`` of tables II and III, ``mixes`` of the four mixes; of measured
     curves ``tests`` of all loads together, and of each ``validations`` and, for other numbers of
-    nodes and ablations, ``few``."""
+    nodes and ablations, ``few``, or ``others`` over the number of nodes if that is more."""
 
     seeds: int = 20
     mixes: int = 5
     tests: int = 30
     validations: int = 2
     few: int = 2
+    others: int = 160
     trainings: int = 5
-    decisions: int = 8_192
+    decisions: int = 16_384
     nodes: tuple[int, ...] = NODES
     ablated: int = 8_192
 
 
 QUICK = Size(
-    seeds=3, mixes=2, tests=3, validations=1, few=1, trainings=1, decisions=2_048, nodes=(8, 16),
+    seeds=3, mixes=2, tests=3, validations=1, few=1, others=8, trainings=1, decisions=2_048,
+    nodes=(8, 16),
     ablated=1_024,
 )  # fmt: skip
 
@@ -120,7 +125,8 @@ def learned_methods(models: Sequence[Model], beta: float = 0.0003) -> list[Metho
         for n, policy in enumerate(policies)
     ]
     on_demand = beta_method(beta, name="on-demand", policy=lambda c: BetaRule(on_demand=True))
-    return [*found, on_demand, oracle_method(beta)]
+    speed_up = beta_method(beta, name=RULE, policy=lambda c: SpeedUpRule())
+    return [*found, on_demand, speed_up, oracle_method(beta)]
 
 
 def source(models: Sequence[Model], size: Size) -> dict[str, Any]:
@@ -159,27 +165,41 @@ def measured(draw: DrawCurve, models: Sequence[Model], size: Size) -> dict[str, 
     scores, best = tune(draw, size.validations)
     note("rules are tuned: " + ", ".join(best[name].name for name in ("beta", "constant")))
     learned = learned_entries(models)
-    rules = [best[family] for family in ("beta", "on-demand", "constant")]
-    entries = [*rules, untrained_entry(), oracle_entry(), *learned]
+    rules = [best[family] for family in FAMILIES]
+    entries = [*rules, oracle_entry(), *learned]
     found = compare(entries, draw, size.tests)
     ours = [entry.name for entry in learned]
-    beta, on_demand, constant = (rule.name for rule in rules)
-    over = {name: gain(found, ours, name) for name in (beta, on_demand, constant)}
+    names = [rule.name for rule in rules]
+    beta = names[0]
+    over = {name: gain(found, ours, name) for name in names}
     headroom = gain(found, ["oracle"], beta)
     return {
         "tuned": scores,
         "best": {family: entry.name for family, entry in best.items()},
         "found": found,
         "gains": over,
-        "rule_gains": {name: gain(found, [name], beta) for name in (on_demand, constant)},
-        "gain_by_learning": gain(found, ours, "untrained"),
+        "rule_gains": {name: gain(found, [name], beta) for name in names[1:]},
+        "rule_over": {
+            "time to delivery": {name: gain(found, [RULE], name) for name in names[:-1]},
+            "mean completion": {
+                name: gain(found, [RULE], name, "completion_mean_s") for name in names[:-1]
+            },
+            **{
+                f"mean completion at load {load}": {
+                    name: gain({load: held}, [RULE], name, "completion_mean_s")
+                    for name in names[:-1]
+                }
+                for load, held in found.items()
+            },
+        },
+        "gain_by_learning": over[RULE],
         "completion_gain": gain(found, ours, beta, "completion_mean_s"),
         "by_load": {
-            load: {name: gain({load: held}, ours, name) for name in (beta, on_demand, constant)}
+            load: {name: gain({load: held}, ours, name) for name in names}
             for load, held in found.items()
         },
         "oracle": headroom,
-        "oracle_over": {name: gain(found, ["oracle"], name) for name in (on_demand, constant)},
+        "oracle_over": {name: gain(found, ["oracle"], name) for name in names[1:]},
         "gain_over_beta": over[beta]["mean"],
         "gain_over_beta_ci95": [over[beta]["low"], over[beta]["high"]],
         "oracle_headroom": headroom["mean"],
@@ -192,10 +212,12 @@ def other_sizes(
     draw: DrawCurve, best: dict[str, Entry], learned: Sequence[Entry], size: Size
 ) -> dict[str, Any]:
     """Gains over the tuned beta rule at the middle load, by number of workers."""
-    rules = [best["beta"], best["on-demand"], best["constant"]]
-    seeds = range(TEST_FIRST + 1_000, TEST_FIRST + 1_000 + size.few)
+    rules = [best[family] for family in FAMILIES]
     found = {}
     for workers in size.nodes:
+        seeds = range(
+            TEST_FIRST + 1_000, TEST_FIRST + 1_000 + max(size.few, size.others // workers)
+        )
         rows = {
             entry.name: measure(entry, draw, seeds, LOADS[1], workers=workers)
             for entry in (*rules, *learned)
@@ -204,7 +226,9 @@ def other_sizes(
         found[str(workers)] = {
             "rlpto": gain(held, [entry.name for entry in learned], rules[0].name),
             **{rule.name: gain(held, [rule.name], rules[0].name) for rule in rules[1:]},
+            **{f"{RULE} over {rule.name}": gain(held, [RULE], rule.name) for rule in rules[1:-1]},
         }
+        note(f"{workers} workers are done")
     return found
 
 

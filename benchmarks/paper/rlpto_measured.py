@@ -22,6 +22,7 @@ import numpy.typing as npt
 
 from hrm.core.elasticity.beta_rule import BetaRule, ElasticityPolicy
 from hrm.core.elasticity.elasticity_core import ElasticityCore
+from hrm.core.elasticity.speed_up_rule import SpeedUpRule
 from hrm.learn.elasticity_oracle import ElasticityOracle
 from hrm.learn.ppo import PpoArgs, train
 from hrm.learn.training_cluster import TrainingCluster, run_policy
@@ -47,9 +48,9 @@ __all__ = [
     "measure",
     "oracle_entry",
     "plain_entries",
+    "speed_up_entry",
     "trained_models",
     "tune",
-    "untrained_entry",
 ]
 
 LOADS = (0.5, 0.8, 1.1)
@@ -110,6 +111,7 @@ def plain_entries() -> list[Entry]:
             Entry(name=f"constant-{w}", policy=lambda c, w=w: ConstantWorkers(w))  # type: ignore[misc]
             for w in (1, 2, 3, 4)
         ),
+        speed_up_entry(),
         Entry(name="keep", policy=lambda c: KeepWorkers()),
         Entry(name="drf", policy=lambda c: EqualTenants()),
         Entry(name="random", policy=lambda c: RandomResize(np.random.default_rng(0xA11))),
@@ -120,9 +122,10 @@ def oracle_entry() -> Entry:
     return Entry(name="oracle", policy=ElasticityOracle)
 
 
-def untrained_entry() -> Entry:
-    """What the network is before it is trained, so that what learning adds can be told apart."""
-    return Entry(name="untrained", policy=lambda c: BetaRule(on_demand=True))
+def speed_up_entry() -> Entry:
+    """What the network is before it is trained, too, so that what learning adds can be told
+    apart."""
+    return Entry(name=SpeedUpRule.name, policy=lambda c: SpeedUpRule())
 
 
 def learned_entries(models: Sequence[Model]) -> list[Entry]:
@@ -146,7 +149,7 @@ def tune(draw: DrawCurve, seeds: int) -> tuple[dict[str, float], dict[str, Entry
         for entry in entries
     }
     best: dict[str, Entry] = {}
-    for family in ("beta", "on-demand", "constant", "keep", "drf", "random"):
+    for family in ("beta", "on-demand", "constant", "speed-up", "keep", "drf", "random"):
         own = [entry for entry in entries if entry.name.startswith(family)]
         best[family] = min(own, key=lambda entry: scores[entry.name])
     return scores, best

@@ -60,7 +60,13 @@ def _measured(found: Mapping[str, Any]) -> str:
         table(("method", f"gain over {beta}"), rows),
         "What `rlpto` gains over each rule:",
         table(("over", "gain"), over),
-        "By load:",
+        "What the rule of speed-ups gains over the others:",
+        table(
+            ("figure", *found["rule_over"]["time to delivery"]),
+            [(figure, *(_share(value) for value in held.values()))
+             for figure, held in found["rule_over"].items()],
+        ),
+        "`rlpto` by load:",
         table(
             ("load", *(f"over {name}" for name in gains)),
             [(load, *(_share(value) for value in held.values()))
@@ -79,11 +85,11 @@ def _measured(found: Mapping[str, Any]) -> str:
 def _verdict(found: Mapping[str, Any]) -> str:
     """What follows, by the intervals alone."""
     best, gains = found["best"], found["gains"]
-    names = (best["beta"], best["constant"], best["on-demand"])
+    names = [best[family] for family in ("beta", "on-demand", "constant", "speed-up")]
     won = [name for name in names if gains[name]["low"] > 0.0]
     lost = [name for name in names if name not in won]
     if not lost:
-        return "`rlpto` is above all three rules, each interval above zero."
+        return "`rlpto` is above all four rules, each interval above zero."
     above = f"above {', '.join(won)}" if won else "above none of the rules"
     return f"`rlpto` is {above}; not above {', '.join(lost)}. So a rule is what ships."
 
@@ -187,7 +193,7 @@ def _mixes(found: Mapping[str, Any]) -> str:
         points = [
             (n, method, *(f"{x:.0f}" for x in held[method, n]["points"]))
             for n in COMBINATIONS
-            for method in (*SOURCE, "beta-0.0003", "on-demand", "rlpto-0")
+            for method in (*SOURCE, "beta-0.0003", "on-demand", "speed-up", "rlpto-0")
             if (method, n) in held
         ]
         times = ("mix", "method", *(f"{int(at):,} s" for at in TIMES_S))
@@ -230,7 +236,7 @@ def _training(trained: Sequence[Mapping[str, Any]]) -> str:
     return "\n\n".join([
         "## Training",
         "On drawn curves; time to delivery over that of the beta rule on validation episodes. The "
-        "best is what was used; untrained, the network is the beta rule on demand.",
+        "best is what was used; untrained, the network is the rule of speed-ups.",
         table(heads, rows),
     ])  # fmt: skip
 

@@ -134,11 +134,12 @@ class MasterSettings(ServerSettings):
     wait_max_s: float = Field(
         default=BOUNDS.wait_max_s, gt=0, description="longest estimated wait at a resource unit"
     )
-    elasticity_policy: Literal["beta-rule", "beta-on-demand", "rlpto", "off"] = Field(
-        default="beta-on-demand",
-        description="which applications that report what they train give up executors: beta-rule, "
-        "those that gain less than elastic_beta; beta-on-demand, the same, and only while others "
-        "wait or could use them; rlpto, a trained policy next to that, in shadow mode at first; "
+    elasticity_policy: Literal["speed-up", "beta-on-demand", "beta-rule", "rlpto", "off"] = Field(
+        default="speed-up",
+        description="which applications that report what they train give up executors: speed-up, "
+        "those that an executor makes hardly faster, or that gain less than elastic_beta, while "
+        "others wait or could use it; beta-on-demand, only the latter; beta-rule, the same, though "
+        "nothing could use it; rlpto, a trained policy next to speed-up, in shadow mode at first; "
         "off: none",
     )
     elastic_beta: float = Field(

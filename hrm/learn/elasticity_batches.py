@@ -1,4 +1,5 @@
-"""The network of elasticity in PyTorch, over a batch of states with different numbers of jobs.
+"""The network of elasticity in PyTorch, over a batch of states with different numbers of jobs,
+and what is sampled with it.
 
 It computes what ``hrm.policies.elasticity.network`` does in numpy for one state, from the same
 arrays; a test holds the two together.
@@ -13,11 +14,33 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hrm.policies.elasticity.features import ElasticityState
+from hrm.policies.elasticity.features import ElasticityState, Singles
 
-__all__ = ["StateBatch", "Tensors", "batch_logits", "padded", "state_batch"]
+__all__ = [
+    "DecisionBatch",
+    "SampledDecision",
+    "StateBatch",
+    "Tensors",
+    "batch_logits",
+    "decision_batch",
+    "padded",
+    "state_batch",
+]
 
 Tensors = dict[str, Tensor]
+
+
+class SampledDecision(NamedTuple):
+    """One step: ``logp`` of all actions when it was sampled, -inf for what was not allowed;
+    ``last``: the episode ended after it; ``cycles``: of time until the next one."""
+
+    state: ElasticityState
+    action: int
+    logp: Singles
+    value: float
+    reward: float
+    last: bool
+    cycles: float
 
 
 class StateBatch(NamedTuple):
@@ -70,3 +93,33 @@ def batch_logits(w: Tensors, batch: StateBatch) -> tuple[Tensor, Tensor]:
     logits = logits.scatter_add(1, batch.rule[:, None], w["rule"].expand(len(logits), 1))
     values = (torch.tanh(context) @ w["wv"])[:, 0] + w["bv"]
     return logits.masked_fill(~batch.mask, -torch.inf), values
+
+
+class DecisionBatch(NamedTuple):
+    """Decisions as tensors, a row each; see ``SampledDecision`` and ``StateBatch``."""
+
+    batch: StateBatch
+    old: Tensor
+    actions: Tensor
+    gains: Tensor
+    returns: Tensor
+
+    def of(self, rows: Tensor) -> DecisionBatch:
+        batch = StateBatch(*(each[rows] for each in self.batch))
+        return DecisionBatch(batch, *(each[rows] for each in self[1:]))
+
+
+def decision_batch(
+    decisions: Sequence[SampledDecision], gains: Singles, returns: Singles
+) -> DecisionBatch:
+    batch = state_batch([one.state for one in decisions])
+    longest = batch.jobs.shape[1]
+    old = torch.full((len(decisions), 2 * longest + 1), -torch.inf)
+    for row, one in enumerate(decisions):
+        count = len(one.state.jobs)
+        old[row, : count + 1] = torch.from_numpy(one.logp[: count + 1])
+        old[row, longest + 1 : longest + 1 + count] = torch.from_numpy(one.logp[count + 1 :])
+    actions = [[padded(one.action, len(one.state.jobs), longest)] for one in decisions]
+    return DecisionBatch(
+        batch, old, torch.tensor(actions), torch.from_numpy(gains), torch.from_numpy(returns)
+    )

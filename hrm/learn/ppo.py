@@ -3,7 +3,7 @@
     python -m hrm.learn.ppo --out rlpto-1.npz
 
 The policy is a network over a set of training jobs (``hrm.policies.elasticity.network``) that is
-the beta rule on demand before it is trained. Rounds alternate: some thousand decisions are sampled
+the rule of speed-ups before it is trained. Rounds alternate: some thousand decisions are sampled
 in ``ElasticityEnv``; then the network climbs, for a few epochs over these,
 
     ratio A - beta_kl KL(old || new) + entropy,    ratio = new(a|s) / old(a|s),
@@ -32,7 +32,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -42,12 +42,18 @@ from torch import Tensor
 from hrm.core.elasticity.beta_rule import BetaRule, ElasticityPolicy
 from hrm.errors import InvalidConfig
 from hrm.learn.arguments import parsed, words_of
-from hrm.learn.elasticity_batches import batch_logits, padded, state_batch
+from hrm.learn.elasticity_batches import (
+    DecisionBatch,
+    SampledDecision,
+    batch_logits,
+    decision_batch,
+    padded,
+)
 from hrm.learn.elasticity_env import JOBS_MAX, ElasticityEnv, ElasticityReward, drawn_cluster
 from hrm.learn.q_networks import fresh
 from hrm.learn.training_cluster import run_policy
 from hrm.policies import model_files
-from hrm.policies.elasticity.features import ELASTICITY_SCHEMA, ElasticityState
+from hrm.policies.elasticity.features import ELASTICITY_SCHEMA, RULE, ElasticityState
 from hrm.policies.elasticity.learned import LearnedElasticity
 from hrm.policies.elasticity.network import (
     RULE_LOGIT,
@@ -74,7 +80,7 @@ log = logging.getLogger("hrm.learn.ppo")
 
 KIND = "rlpto"
 EPISODES_OF_SEED = 10_000
-VALIDATION_EPISODES = range(900_000, 900_008)
+VALIDATION_EPISODES = range(900_000, 900_024)
 BETA_KL_RANGE = (1e-3, 100.0)
 VALUE_WEIGHT = 0.5
 _PERCENTILES = (0.1, 99.9)
@@ -96,25 +102,25 @@ class PpoArgs:
     """of all random choices, and of which episodes are trained on"""
     decisions: int = 81_920
     """of all rounds together"""
-    round: int = 2_048
+    round: int = 4_096
     """decisions sampled before each update"""
-    epochs: int = 10
+    epochs: int = 5
     """passes over them"""
     batch: int = 256
     """decisions per step of descent"""
-    lr: float = 3e-4
+    lr: float = 6e-4
     """learning rate of Adam"""
     gamma: float = 0.99
     """discount per cycle, the longest epoch that runs"""
     lam: float = 0.95
     """of generalised advantage estimation"""
-    entropy: float = 0.003
+    entropy: float = 0.0
     """weight of the entropy"""
     norm: float = 0.5
     """greatest norm of the gradient"""
     penalty: str = "kl"
     """kl, or clip"""
-    kl_target: float = 0.01
+    kl_target: float = 0.001
     """divergence of an update that beta_kl steers to"""
     beta_kl: float = 1.0
     """its first value"""
@@ -136,19 +142,6 @@ class PpoArgs:
         for name, known in (("reward", ElasticityReward), ("penalty", Penalty)):
             if getattr(self, name) not in get_args(known):
                 raise InvalidConfig(f"--{name}: give one of {', '.join(get_args(known))}")
-
-
-class SampledDecision(NamedTuple):
-    """One step: ``logp`` of all actions when it was sampled, -inf for what was not allowed;
-    ``last``: the episode ended after it; ``cycles``: of time until the next one."""
-
-    state: ElasticityState
-    action: int
-    logp: Singles
-    value: float
-    reward: float
-    last: bool
-    cycles: float
 
 
 def divergence(old: Tensor, new: Tensor) -> Tensor:
@@ -259,12 +252,12 @@ class _Learner:
         decisions = [one._replace(reward=self.scale * one.reward) for one in decisions]
         gains, returns = advantages(decisions, after, args.gamma, args.lam)
         gains = (gains - gains.mean()) / (gains.std() + 1e-8)
+        rows = decision_batch(decisions, gains, returns)
         for _ in range(args.epochs):
             order = self.rng.permutation(len(decisions))
             divergences = []
             for first in range(0, len(order), args.batch):
-                some = order[first : first + args.batch]
-                loss, kl = self._loss([decisions[n] for n in some], gains[some], returns[some])
+                loss, kl = self._loss(rows.of(torch.from_numpy(order[first : first + args.batch])))
                 self.optimizer.zero_grad()
                 loss.backward()  # type: ignore[no-untyped-call]
                 torch.nn.utils.clip_grad_norm_(list(self.weights.values()), args.norm)
@@ -273,30 +266,19 @@ class _Learner:
         self.kl = float(np.mean(divergences))
         self.beta_kl = adapted(self.beta_kl, self.kl, args.kl_target)
 
-    def _loss(
-        self, some: Sequence[SampledDecision], gains: Singles, returns: Singles
-    ) -> tuple[Tensor, Tensor]:
-        args = self.args
-        batch = state_batch([one.state for one in some])
-        logits, values = batch_logits(self.weights, batch)
-        new = torch.log_softmax(logits, 1)
-        longest = batch.jobs.shape[1]
-        old = torch.full_like(new, -torch.inf)
-        for row, one in enumerate(some):
-            count = len(one.state.jobs)
-            old[row, : count + 1] = torch.from_numpy(one.logp[: count + 1])
-            old[row, longest + 1 : longest + 1 + count] = torch.from_numpy(one.logp[count + 1 :])
-        actions = torch.tensor([[padded(o.action, len(o.state.jobs), longest)] for o in some])
-        ratio = (new.gather(1, actions) - old.gather(1, actions)).exp()[:, 0]
-        gain = torch.from_numpy(gains)
+    def _loss(self, some: DecisionBatch) -> tuple[Tensor, Tensor]:
+        args, gain = self.args, some.gains
+        logits, values = batch_logits(self.weights, some.batch)
+        new, old = torch.log_softmax(logits, 1), some.old
+        ratio = (new.gather(1, some.actions) - old.gather(1, some.actions)).exp()[:, 0]
         kl = divergence(old, new).mean()
         if args.penalty == "clip":
             bounded = ratio.clamp(1.0 - args.clip, 1.0 + args.clip)
             climb = torch.minimum(ratio * gain, bounded * gain).mean()
         else:
             climb = (ratio * gain).mean() - self.beta_kl * kl
-        plogp = new.exp() * new.masked_fill(~batch.mask, 0.0)
-        error = (values - torch.from_numpy(returns)).square().mean()
+        plogp = new.exp() * new.masked_fill(~some.batch.mask, 0.0)
+        error = (values - some.returns).square().mean()
         return -climb + VALUE_WEIGHT * error + args.entropy * plogp.sum(1).mean(), kl.detach()
 
 
@@ -324,7 +306,7 @@ def train(args: PpoArgs, on_progress: Progress = lambda share, doing: None) -> d
     learner = _Learner(args)
     sampler = _Sampler(args, learner.rng)
     rounds = max(1, args.decisions // args.round)
-    trials = [{"decisions": 0.0, **validate(BetaRule(on_demand=True))}]
+    trials = [{"decisions": 0.0, **validate(RULE)}]
     best = learner.arrays()
     states: list[ElasticityState] = []
     for number in range(1, rounds + 1):

@@ -24,6 +24,7 @@ from hrm import allocator, clock, descriptors, policies, rpc, rpc_server, tls
 from hrm.config import MasterSettings, QueueConfig
 from hrm.connections import ConnectionWatch
 from hrm.core.elasticity.beta_rule import BetaRule, ElasticityPolicy
+from hrm.core.elasticity.speed_up_rule import SpeedUpRule
 from hrm.core.master.core import MasterCore
 from hrm.core.master.entities import Node
 from hrm.core.tenancy.queue_spec import spec_fields
@@ -296,12 +297,14 @@ def _elasticity(settings: MasterSettings, guards: GuardRegistry) -> ElasticityPo
     """What limits the executors of applications that train."""
     if settings.elasticity_policy == "off":
         return None
+    if settings.elasticity_policy == "speed-up":
+        return SpeedUpRule()
     if settings.elasticity_policy != "rlpto":
         return BetaRule(on_demand=settings.elasticity_policy == "beta-on-demand")
     guarded = guarded_elasticity(
         clock_s=time.thread_time,
         models=settings.state_dir,
-        heuristic=BetaRule(on_demand=True),
+        heuristic=SpeedUpRule(),
     )
     guards.add(guarded.guard)
     return guarded

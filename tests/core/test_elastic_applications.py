@@ -91,6 +91,19 @@ def test_what_learns_no_more_gives_its_executors_to_what_waits() -> None:
     assert trainings.cluster.states(flat) == {"running": 1}
 
 
+def test_what_still_learns_gives_up_what_makes_it_hardly_faster() -> None:
+    """Its epochs take the same time with three executors as with four."""
+    trainings = Trainings(cores=4)
+    app, _ = trainings.submit(4), trainings.submit(1)
+    for epoch in range(12):
+        trainings.report(app, learning(epoch))
+        trainings.keep_to_limit(app)
+    assert trainings.limit(app) == 3, "a fourth adds 0.36 of one while nothing else is known"
+    line = trainings.cluster.master.elastic.line(trainings.cluster.app(app))
+    assert line.endswith("may have 3 of the 4 executors it requests; another would add 0.00 of "
+                         "the speed of one")  # fmt: skip
+
+
 def test_what_is_free_while_nothing_waits_goes_back_to_what_learns() -> None:
     trainings = Trainings(cores=4)
     app, other = trainings.submit(4), trainings.submit(1)
@@ -125,6 +138,17 @@ def test_what_it_waits_for_itself_is_no_reason_to_take_executors() -> None:
     for epoch in range(20):
         trainings.report(app, converged(epoch))
     assert trainings.limit(app) is None
+
+
+def test_epoch_times_are_of_the_executors_that_run() -> None:
+    """It wants more than there is, and each report lowers what it may have, not what it has."""
+    trainings = Trainings(cores=4)
+    app, _ = trainings.submit(3), trainings.submit(7)
+    more = trainings.submit(6)
+    for epoch in range(30):
+        trainings.report(app, learning(epoch))
+        trainings.report(more, learning(epoch))
+    assert set(trainings.cluster.master.elastic.core.jobs[app].paces) == {3}
 
 
 def test_a_flood_of_reports_does_not_look_at_the_cluster_each_time(

@@ -13,7 +13,6 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("gymnasium")
 
-from hrm.core.elasticity.beta_rule import BetaRule  # noqa: E402
 from hrm.errors import InvalidConfig, InvalidRequest  # noqa: E402
 from hrm.learn import ppo  # noqa: E402
 from hrm.learn.elasticity_batches import batch_logits, padded, state_batch  # noqa: E402
@@ -27,7 +26,7 @@ from hrm.learn.elasticity_env import (  # noqa: E402
 from hrm.learn.ppo import PpoArgs, SampledDecision, adapted, advantages, divergence, train  # noqa: E402
 from hrm.learn.training_cluster import run_policy  # noqa: E402
 from hrm.policies import model_files  # noqa: E402
-from hrm.policies.elasticity.features import ElasticityState  # noqa: E402
+from hrm.policies.elasticity.features import RULE, ElasticityState  # noqa: E402
 from hrm.policies.elasticity.learned import LearnedElasticity  # noqa: E402
 from hrm.policies.elasticity.network import action_logits, elastic_shapes, state_value  # noqa: E402
 from tests.policies.elasticity.views import flat, job, view  # noqa: E402
@@ -85,7 +84,7 @@ def test_playing_the_rule_is_the_rule() -> None:
 
 def run_logged(seed: int) -> list[tuple[float, Any, int]]:
     held = drawn_cluster(seed)
-    run_policy(held, BetaRule(on_demand=True))
+    run_policy(held, RULE)
     return held.log
 
 
@@ -232,8 +231,10 @@ def test_every_variant_trains(tmp_path: Path, changes: dict[str, Any]) -> None:
 
 def test_it_learns_what_a_reward_pays_for() -> None:
     """Paid by a reward of its own, for each worker that is given, it comes to give them."""
-    args = PpoArgs(decisions=1, lr=3e-3)
+    args = PpoArgs(decisions=1, lr=3e-3, epochs=10, kl_target=0.01)
     learner = ppo._Learner(args)
+    with torch.no_grad():
+        learner.weights["rule"].fill_(0.0)
     sampler = ppo._Sampler(args, learner.rng)
 
     def share(decisions: list[SampledDecision]) -> float:

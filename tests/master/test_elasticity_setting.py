@@ -9,18 +9,25 @@ import pytest
 
 from hrm.config import MasterSettings
 from hrm.core.elasticity.beta_rule import BetaRule
+from hrm.core.elasticity.speed_up_rule import SpeedUpRule
 from hrm.master.daemon import _elasticity
 from hrm.policies.elasticity.guarded import GuardedElasticity
 from hrm.policies.guard import GuardMode, GuardRegistry
 
 
 @pytest.mark.parametrize("name", ["beta-rule", "beta-on-demand"])
-def test_rules_decide_alone(name: str, tmp_path: Path) -> None:
+def test_beta_rules_decide_alone(name: str, tmp_path: Path) -> None:
     guards = GuardRegistry({}, keep=lambda modes: None)
     given: dict[str, Any] = {"elasticity_policy": name, "state_dir": tmp_path}
     policy = _elasticity(MasterSettings(**given), guards)
     assert isinstance(policy, BetaRule)
     assert policy.name == name
+    assert not guards.statuses(0.0)
+
+
+def test_the_rule_of_speed_ups_decides_where_nothing_is_said(tmp_path: Path) -> None:
+    guards = GuardRegistry({}, keep=lambda modes: None)
+    assert isinstance(_elasticity(MasterSettings(state_dir=tmp_path), guards), SpeedUpRule)
     assert not guards.statuses(0.0)
 
 

@@ -214,6 +214,7 @@ CAUGHT_UNDER: dict[Callable[[pytest.MonkeyPatch], None], Plan] = {
     pool.the_only_node_of_a_stream_goes: pool.few_wanted(0),
     pool.drained_and_forgotten: draw(146, Limits(without=frozenset({"gpu-waiters"}))),
     pool.incomplete_is_complete: draw(646, Limits(without=frozenset({"gpu-waiters"}))),
+    elasticity.taken_though_nothing_wants_it: elasticity.trainings(0, crowded=False),
     pipelines.end_of_an_old_attempt: pipelines.cut_workers(0),
     pipelines.tasks_of_a_lost_worker: pipelines.busy_workers(0),
     pipelines.placed_though_it_came_back: pipelines.busy_workers(0),

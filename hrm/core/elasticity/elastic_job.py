@@ -8,7 +8,8 @@ learning rate that drops makes a flat job gain again, and it may grow again.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 from hrm.core.elasticity.accuracy_trend import AccuracyTrend
@@ -23,6 +24,10 @@ __all__ = ["ElasticJob", "ElasticJobView", "ElasticityView", "EpochSample"]
 
 HISTORY_MAX = 128
 """Reports of a job that policies may see, the latest."""
+PACES_MAX = 16
+"""Numbers of workers of a job whose epoch times are kept, the latest."""
+_PACE_REPORTS = 8
+"""A number of workers' epoch time is a moving mean over about so many reports."""
 
 
 class EpochSample(NamedTuple):
@@ -41,7 +46,9 @@ class ElasticJobView(NamedTuple):
     ``change``: the trend, fraction of accuracy per epoch; NaN at first. ``node_s``: workers times
     seconds of the last epoch. ``since_resize``: its own reports since its last resize, or since it
     started. ``below``: its latest converging reports in a row. ``may_grow``, ``may_shrink``: what
-    the core would accept now. ``history``: oldest first, not to be changed.
+    the core would accept now. ``history``: oldest first, not to be changed. ``paces``: mean seconds
+    of an epoch by the number of workers that ran, not of those it may have; not to be changed
+    either.
     """
 
     job_id: ApplicationId
@@ -66,6 +73,7 @@ class ElasticJobView(NamedTuple):
     may_grow: bool
     may_shrink: bool
     history: Sequence[EpochSample]
+    paces: Mapping[int, float] = MappingProxyType({})
 
     @property
     def converging(self) -> bool:
@@ -95,6 +103,7 @@ class ElasticJob:
         self.workers = started.workers
         self.trend = trend
         self.history: list[EpochSample] = []
+        self.paces: dict[int, float] = {}
         self.reports = 0
         self.below = 0
         self.below_at_minimum = 0
@@ -102,6 +111,8 @@ class ElasticJob:
         self.since_resize = 0
         self.resized = False
         """Since its last report."""
+        self.ran = 0
+        """Workers that were running at its last report; 0: there was none."""
         self.reported_at = started.now
 
     @property
@@ -144,6 +155,10 @@ class ElasticJob:
         )
         if len(self.history) > 2 * HISTORY_MAX:
             del self.history[:HISTORY_MAX]
+        running = report.running or self.workers
+        if running == self.ran:
+            self._pace(running, report.seconds)
+        self.ran = running
         self.loss_max = max(self.loss_max, report.loss)
         self.reports += 1
         self.since_resize += 1
@@ -153,6 +168,14 @@ class ElasticJob:
         self.below = self.below + 1 if is_below else 0
         at_minimum = is_below and self.workers == self.about.workers_min
         self.below_at_minimum = self.below_at_minimum + 1 if at_minimum else 0
+
+    def _pace(self, workers: int, seconds: float) -> None:
+        """Take in the time of an epoch that began and ended with so many workers; a job's very
+        first does not count, for it warms up."""
+        mean = self.paces.pop(workers, seconds)
+        self.paces[workers] = mean + (seconds - mean) / _PACE_REPORTS
+        if len(self.paces) > PACES_MAX:
+            del self.paces[next(iter(self.paces))]
 
     def restart_trend(self, trend: AccuracyTrend) -> None:
         """The learning rate has dropped: the job is no longer warm."""

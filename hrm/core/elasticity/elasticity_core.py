@@ -235,6 +235,7 @@ class ElasticityCore:
             may and self.free > 0 and workers < about.workers_max,
             may and workers > about.workers_min,
             job.history,
+            job.paces,
         )
 
 

@@ -66,6 +66,7 @@ class TrainingReported:
     """The end of an epoch, as application ``sender`` reports it for ``job_id``.
 
     ``epoch``: from 1. ``accuracy``: a fraction, 0..1. ``seconds``: that the epoch took.
+    ``running``: the job's workers that run now, which may be fewer than its target; 0: as many.
     """
 
     now: float
@@ -75,6 +76,7 @@ class TrainingReported:
     loss: float
     accuracy: float
     seconds: float
+    running: int = 0
 
 
 @record

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 
-from hrm.core.elasticity.beta_rule import BetaRule, ElasticityPolicy
+from hrm.core.elasticity.beta_rule import ElasticityPolicy
+from hrm.core.elasticity.speed_up_rule import SpeedUpRule
 from hrm.core.master.application_registry import ApplicationRegistry
 from hrm.core.master.elastic_applications import ElasticApplications
 from hrm.core.master.epochs import Epochs, Registration
@@ -39,7 +40,7 @@ from hrm.core.vocabulary.wakefulness import Wakefulness, excused
 
 __all__ = ["MasterCore"]
 
-_BETA_RULE = BetaRule(on_demand=True)
+_SPEED_UP_RULE = SpeedUpRule()
 
 
 class MasterCore:
@@ -80,7 +81,7 @@ class MasterCore:
         queues: QueueTree | None = None,
         queue_rules: tuple[QueueRule, ...] = (),
         division: PlatformDivision | None = None,
-        elasticity: ElasticityPolicy | None = _BETA_RULE,
+        elasticity: ElasticityPolicy | None = _SPEED_UP_RULE,
     ) -> None:
         bounds = bounds or Bounds()
         self.master_state = MasterState(epoch, bounds, watch, queues)

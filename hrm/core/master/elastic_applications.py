@@ -38,6 +38,7 @@ from hrm.core.elasticity.elasticity_messages import (
     TrainingStarted,
     TrainingWorkersChanged,
 )
+from hrm.core.elasticity.speed_up_rule import speed_up
 from hrm.core.master.entities import Application, Container
 from hrm.core.master.placement import PlacementCoordinator
 from hrm.core.master.state import MasterState
@@ -158,7 +159,11 @@ class ElasticApplications:
             side = "below" if gain < beta else "not below"
             says = f"gains {gain:.2g} of accuracy an epoch, {side} {beta:g}"
         most = job.about.workers_max
-        return f"its training {says}; it may have {job.workers} of the {most} executors it requests"
+        line = f"its training {says}; it may have {job.workers} of the {most} executors it requests"
+        if job.workers == most:
+            return line
+        more = speed_up(job.paces, job.workers + 1)
+        return f"{line}; another would add {more:.2f} of the speed of one"
 
     def _follow(self, app: Application, report: TrainingReport, now: float) -> bool:
         """Know it with as many executors as it wants; False: it wants none."""
@@ -266,4 +271,5 @@ def _event(
         loss=report.loss,
         accuracy=accuracy,
         seconds=max(_LEAST_S, since_s),
+        running=sum(x.state is ContainerState.RUNNING for x in _wanted(app)),
     )

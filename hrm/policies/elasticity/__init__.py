@@ -1,7 +1,7 @@
 """Policies of elasticity: which training job gets a worker more, or gives one up.
 
 They see an ``ElasticityView`` and propose one ``Resize`` after another; ``hrm.core.elasticity``
-checks each. The beta rule, which the core has itself, is the heuristic of them all.
+checks each. The rule of speed-ups, which the core has itself, is the heuristic of them all.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ def guarded_elasticity(
     heuristic: ElasticityPolicy | None = None,
     mode: GuardMode = GuardMode.SHADOW,
 ) -> GuardedElasticity:
-    """The newest model of ``rlpto`` next to the beta rule, which decides alone where there is none
-    or it does not fit this HRM; the guard shows the cause.
+    """The newest model of ``rlpto`` next to the rule of speed-ups, which decides alone where there
+    is none or it does not fit this HRM; the guard shows the cause.
 
     Args:
         clock_s: measures how long the network takes, as ``time.thread_time`` does.
         models: a directory of models next to HRM's own.
-        heuristic: None: the beta rule.
+        heuristic: None: the rule of speed-ups.
     """
     try:
         learned = LearnedElasticity(model_files.find("rlpto", state_dir=models))

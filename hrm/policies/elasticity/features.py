@@ -2,8 +2,8 @@
 
 Nothing has a unit: times and node time are relative to the mean of the running jobs, workers to
 those of the cluster or of the job, the trend to the job's beta. So the number of jobs, of workers
-and the length of epochs may change, and the order of rows means nothing. What the beta rule
-on demand would do is an input, too; see ``network``.
+and the length of epochs may change, and the order of rows means nothing. What the rule of speed-ups
+would do is an input, too; see ``network``.
 
 Source: RLPTO (Lu et al., IEEE TPDS 2023), section 4.2, whose state has a place for each job.
 """
@@ -17,13 +17,15 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from hrm.core.elasticity.beta_rule import BetaRule, Resize
-from hrm.core.elasticity.elastic_job import ElasticityView
+from hrm.core.elasticity.beta_rule import Resize
+from hrm.core.elasticity.elastic_job import ElasticityView, ElasticJobView
+from hrm.core.elasticity.speed_up_rule import SpeedUpRule, has_learned, speed_up
 
 __all__ = [
     "CLUSTER_FIELDS",
     "ELASTICITY_SCHEMA",
     "ELASTIC_FIELDS",
+    "RULE",
     "ElasticityState",
     "action_number",
     "is_due",
@@ -38,11 +40,14 @@ ELASTIC_FIELDS = (
     "progress", "loss_share", "accuracy", "trend", "trend_known", "node_time", "epoch_time",
     "time_left", "share", "held", "above_minimum", "points", "small", "medium", "large",
     "since_resize", "below", "warm", "reporter", "may_grow", "may_shrink",
+    "last_worker", "next_worker", "scaling_known", "learned",
 )  # fmt: skip
 CLUSTER_FIELDS = ("free", "waiting", "crowded", "steps", "no_reporter", "converging", "learning")
 _TREND_MAX = 5.0
-ELASTICITY_SCHEMA = hashlib.sha256(repr((ELASTIC_FIELDS, CLUSTER_FIELDS)).encode()).hexdigest()[:16]
-_RULE = BetaRule(on_demand=True)
+RULE = SpeedUpRule()
+"""What the network departs from."""
+_SCHEMA = repr((RULE.name, ELASTIC_FIELDS, CLUSTER_FIELDS))
+ELASTICITY_SCHEMA = hashlib.sha256(_SCHEMA.encode()).hexdigest()[:16]
 
 
 class ElasticityState(NamedTuple):
@@ -53,7 +58,7 @@ class ElasticityState(NamedTuple):
         cluster: shape (``CLUSTER_FIELDS``,), float32.
         mask: shape (2 n + 1,): what may be chosen. Action 0 is nothing, 1 to n one worker more for
             that job, n + 1 to 2 n one less.
-        rule: the action of the beta rule on demand.
+        rule: the action of ``RULE``.
     """
 
     jobs: Singles
@@ -64,13 +69,13 @@ class ElasticityState(NamedTuple):
 
 def is_due(view: ElasticityView) -> bool:
     """Whether there is something for a learned policy to decide: the reporter converges, or could
-    give up a worker for a job that waits, or what is free is wanted by none that waits. Without a
-    job that may change there never is."""
+    give up a worker for a job that waits, or what is free is wanted by none that waits, or ``RULE``
+    makes a change. Without a job that may change there never is."""
+    if not any(job.may_grow or job.may_shrink for job in view.jobs):
+        return False
     job = None if view.reporter is None else view.jobs[view.reporter]
     gives = job is not None and (job.converging or (view.waiting > 0 and job.may_shrink))
-    if not gives and (view.free < 1 or view.waiting):
-        return False
-    return any(job.may_grow or job.may_shrink for job in view.jobs)
+    return gives or (view.free > 0 and not view.waiting) or RULE.propose(view) is not None
 
 
 def resize_of(action: int, jobs: int) -> Resize | None:
@@ -123,6 +128,8 @@ def observe_elasticity(view: ElasticityView) -> ElasticityState:
             float(place == view.reporter),
             float(job.may_grow),
             float(job.may_shrink),
+            *_scaling(job),
+            float(has_learned(job)),
         ))  # fmt: skip
     warm = [job for job in view.jobs if job.warm]
     cluster = (
@@ -140,5 +147,11 @@ def observe_elasticity(view: ElasticityView) -> ElasticityState:
         np.array(rows, dtype=np.float32),
         np.array(cluster, dtype=np.float32),
         np.array([True, *grows, *shrinks]),
-        action_number(_RULE.propose(view), count),
+        action_number(RULE.propose(view), count),
     )
+
+
+def _scaling(job: ElasticJobView) -> tuple[float, float, float]:
+    """What its last worker and its next one add to its speed, and whether that has been seen."""
+    more = speed_up(job.paces, job.workers + 1) if job.workers < job.workers_max else 0.0
+    return min(1.0, speed_up(job.paces, job.workers)), min(1.0, more), float(len(job.paces) > 1)

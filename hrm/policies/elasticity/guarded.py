@@ -3,7 +3,7 @@
 In order: there is a network, and it fits this HRM (else it is never called); every logit is finite
 and none is ten times greater than any in training; at most a tenth of its inputs lies outside of
 the ranges of training; the change is allowed; and the answer took at most 50 ms. Where one fails,
-the beta rule decides on the same view.
+the rule of speed-ups decides on the same view.
 
 The key of a question is the job that has reported: of a canary, the same policy decides after all
 reports of one job. What is compared afterwards is how long each job took from its first question to
@@ -17,8 +17,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from hrm.core.elasticity.beta_rule import BetaRule, ElasticityPolicy, Resize
+from hrm.core.elasticity.beta_rule import ElasticityPolicy, Resize
 from hrm.core.elasticity.elastic_job import ElasticityView
+from hrm.core.elasticity.speed_up_rule import SpeedUpRule
 from hrm.core.vocabulary.model import ApplicationId
 from hrm.policies.elasticity.features import is_due
 from hrm.policies.elasticity.learned import LearnedElasticity
@@ -51,7 +52,7 @@ class GuardedElasticity:
     ) -> None:
         self._learned = learned
         self._missing = missing
-        self._heuristic: ElasticityPolicy = BetaRule() if heuristic is None else heuristic
+        self._heuristic: ElasticityPolicy = SpeedUpRule() if heuristic is None else heuristic
         self._since: dict[ApplicationId, float] = {}
         self.name = "rlpto"
         self.guard: PolicyGuard[ElasticityView, Resize | None] = PolicyGuard(

@@ -1,7 +1,7 @@
 """The network of elasticity in numpy: a logit for each change of each job, one for none, a value.
 
 All jobs share their weights, and see the others by the mean of what the network makes of them: any
-number of jobs in any order. To the logit of the action of the beta rule on demand a learned
+number of jobs in any order. To the logit of the action of the rule of speed-ups a learned
 constant is added, and the last layer begins at zero: before it is trained, the network is that rule
 with some exploration, and it learns where to depart from it (a residual policy).
 
@@ -24,7 +24,7 @@ from hrm.policies.elasticity.features import (
 __all__ = ["RULE_LOGIT", "ZERO_ARRAYS", "action_logits", "elastic_shapes", "state_value"]
 
 WIDTH = 64
-RULE_LOGIT = 3.0
+RULE_LOGIT = 5.0
 """The first value of the constant."""
 ZERO_ARRAYS = ("wa", "wn", "wv", "bv")
 """Arrays that begin at zero."""

@@ -2,14 +2,16 @@
 
 The master may limit the executors of a batch application whose driver reports what it trains: never
 to fewer than its gang, nor to none, and to no more than it has requested. One that has reported
-nothing, or is a stream, has no limit. No more limits are changed in a minute than may be, and the
-master's elasticity knows nobody who has ended.
+nothing, or is a stream, has no limit. An executor is taken only where something waits, or another
+training could have more. No more limits are changed in a minute than may be, and the master's
+elasticity knows nobody who has ended.
 
 At the AppMaster: while it has a limit, it requests no executor beyond it.
 """
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Iterable
 
@@ -27,17 +29,19 @@ MINUTE_S = 60.0
 
 class ElasticityChecks:
     """``_reported``: applications that have reported to this master; ``_most``: how many executors
-    of its default profile each has had or waited for at most."""
+    of its default profile each has had or waited for at most. ``_limits``: those that there are."""
 
     def __init__(self, violated: Callable[[str], None]) -> None:
         self._violated = violated
         self._reported: set[ApplicationId] = set()
         self._most: dict[ApplicationId, int] = {}
         self._changed_s: deque[float] = deque()
+        self._limits: dict[ApplicationId, int] = {}
 
     def master_began(self) -> None:
         self._reported.clear()
         self._changed_s.clear()
+        self._limits.clear()
 
     def after(
         self, core: MasterCore, event: e.MasterEvent, commands: Iterable[c.MasterCommand]
@@ -53,11 +57,18 @@ class ElasticityChecks:
         if isinstance(event, e.ContainersRequested | e.ContainerReported | e.NodeReported):
             for name in self._reported:
                 self._count(core, name)
-        for command in commands:
-            if not isinstance(command, c.NotifyApplication):
-                continue
-            if isinstance(command.notice, c.ExecutorLimit):
-                self._limited(core, command.application_id, command.notice, event.now)
+        limits = [
+            (command.application_id, command.notice)
+            for command in commands
+            if isinstance(command, c.NotifyApplication)
+            and isinstance(command.notice, c.ExecutorLimit)
+        ]
+        lowered = [name for name, limit in limits if self._is_lower(name, limit)]
+        for name in lowered:
+            if not _is_wanted(core, name, raised=len(lowered) < len(limits)):
+                self._violated(f"{name} loses an executor that nothing could use")
+        for name, limit in limits:
+            self._limited(core, name, limit, event.now)
         for name in core.elastic.core.jobs:
             app = apps.get(name)
             if app is None or app.life.state.ended:
@@ -68,6 +79,14 @@ class ElasticityChecks:
         if app is not None:
             of_profile = [x for x in app.containers.values() if _is_default(x.request)]
             self._most[name] = max(len(of_profile), self._most.get(name, 0))
+
+    def _is_lower(self, name: ApplicationId, limit: c.ExecutorLimit) -> bool:
+        """Than its last one; keeps it."""
+        before = self._limits.pop(name, math.inf)
+        if limit.executors_max is None:
+            return False
+        self._limits[name] = limit.executors_max
+        return limit.executors_max < before
 
     def _limited(
         self, core: MasterCore, name: ApplicationId, limit: c.ExecutorLimit, now: float
@@ -111,6 +130,14 @@ class ElasticityChecks:
         if asked and len(counted) > limit:
             self._violated(f"{name} requests {len(asked)} executors and has {len(counted)}, of "
                            f"the {limit} that it may have")  # fmt: skip
+
+
+def _is_wanted(core: MasterCore, name: ApplicationId, *, raised: bool) -> bool:
+    """Whether anything could use an executor of ``name``; ``raised``: another limit was, with
+    this one."""
+    elastic = core.elastic.core
+    others = (job for other, job in elastic.jobs.items() if other != name)
+    return raised or elastic.waiting > 0 or any(x.workers < x.about.workers_max for x in others)
 
 
 def _is_default(request: object) -> bool:

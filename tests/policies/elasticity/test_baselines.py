@@ -9,6 +9,7 @@ import pytest
 
 from hrm.core.elasticity.beta_rule import BetaRule, ElasticityPolicy, Resize
 from hrm.core.elasticity.elastic_job import EpochSample
+from hrm.core.elasticity.speed_up_rule import SpeedUpRule
 from hrm.policies.elasticity.fits import fit_epoch_time, fit_loss, fit_rise
 from hrm.policies.elasticity.fixed import (
     ConstantWorkers,
@@ -22,7 +23,7 @@ from tests.policies.elasticity.views import cold, flat, job, view
 
 def every_policy() -> list[ElasticityPolicy]:
     return [
-        BetaRule(), BetaRule(on_demand=True), KeepWorkers(), ConstantWorkers(2),
+        BetaRule(), BetaRule(on_demand=True), SpeedUpRule(), KeepWorkers(), ConstantWorkers(2),
         RandomResize(np.random.default_rng(1)), EqualTenants(), Slaq(), Dolphin(),
         Tradl({0: (0.9, 0.99), 1: (0.9, 0.99), 2: (0.9, 0.99)}),
     ]  # fmt: skip

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hrm.core.elasticity.beta_rule import BetaRule, Resize
+from hrm.core.elasticity.beta_rule import Resize
 from hrm.core.elasticity.elastic_job import ElasticityView
 from hrm.errors import InvalidConfig
 from hrm.policies import model_files
@@ -17,6 +17,7 @@ from hrm.policies.elasticity.features import (
     CLUSTER_FIELDS,
     ELASTIC_FIELDS,
     ELASTICITY_SCHEMA,
+    RULE,
     action_number,
     is_due,
     observe_elasticity,
@@ -83,11 +84,11 @@ def test_what_is_not_allowed_has_no_chance() -> None:
     assert logits[3] == logits[7] == -np.inf, "the cold job may neither grow nor shrink"
 
 
-def test_untrained_it_is_the_beta_rule_on_demand() -> None:
+def test_untrained_it_is_the_rule_of_speed_ups() -> None:
     learned = LearnedElasticity(model(zero=True))
     for seen in (view(*JOBS), view(*JOBS, steps=1), view(*JOBS, reporter=None), view(job("a"))):
         assert is_due(seen)
-        assert learned.propose(seen) == BetaRule(on_demand=True).propose(seen)
+        assert learned.propose(seen) == RULE.propose(seen)
 
 
 def test_actions_are_numbered_both_ways() -> None:
@@ -127,7 +128,7 @@ def differing() -> tuple[Model, ElasticityView]:
     """A model that decides otherwise than the rule, and where it does."""
     seen = view(*JOBS)
     for seed in range(50):
-        if LearnedElasticity(model(seed)).propose(seen) != BetaRule().propose(seen):
+        if LearnedElasticity(model(seed)).propose(seen) != RULE.propose(seen):
             return model(seed), seen
     raise AssertionError("no network differs from the rule")
 
@@ -135,9 +136,9 @@ def differing() -> tuple[Model, ElasticityView]:
 def test_by_its_mode_the_rule_or_the_network_decides() -> None:
     one, seen = differing()
     learned = LearnedElasticity(one).propose(seen)
-    assert guarded(one, GuardMode.OFF).propose(seen) == BetaRule().propose(seen)
+    assert guarded(one, GuardMode.OFF).propose(seen) == RULE.propose(seen)
     shadow = guarded(one, GuardMode.SHADOW)
-    assert shadow.propose(seen) == BetaRule().propose(seen)
+    assert shadow.propose(seen) == RULE.propose(seen)
     assert shadow.guard.status(0.0).shadowed == 1
     names = [f"job-{n}" for n in range(400)]
     canary = guarded(one, GuardMode.CANARY_10)
@@ -154,7 +155,7 @@ def test_by_its_mode_the_rule_or_the_network_decides() -> None:
     [
         (None, 0.0, "not-loaded"),
         (model(), 0.06, "over-budget"),
-        (replace(model(), arrays={**model().arrays, "high": np.full(28, -8.0, np.float32)}), 0.0,
+        (replace(model(), arrays={**model().arrays, "high": np.full(32, -8.0, np.float32)}), 0.0,
          "out-of-distribution"),
         (model(logit_abs_max=1e-3), 0.0, "value-out-of-range"),
         (replace(model(), arrays={**model().arrays, "bv": np.zeros(1, np.float32),
@@ -167,7 +168,7 @@ def test_where_it_may_not_be_trusted_the_rule_decides(
     policy = guarded(one, GuardMode.ON, step_s)
     for number in range(3):
         seen = view(flat(f"job-{number}"), *JOBS[1:])
-        assert policy.propose(seen) == BetaRule().propose(seen)
+        assert policy.propose(seen) == RULE.propose(seen)
     assert reason in reasons(policy)
 
 

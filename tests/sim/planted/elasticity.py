@@ -11,6 +11,7 @@ import pytest
 from hrm.core.appmaster.application_master import AppMasterCore
 from hrm.core.elasticity import elasticity_core
 from hrm.core.elasticity.elasticity_core import ElasticityCore
+from hrm.core.elasticity.speed_up_rule import SpeedUpRule
 from hrm.core.master import elastic_applications
 from hrm.core.master.elastic_applications import ElasticApplications
 from hrm.core.vocabulary.model import (
@@ -27,10 +28,10 @@ from hrm.sim.faults.plan_generator import draw
 __all__ = ["BUGS", "trainings"]
 
 
-def trainings(seed: int, *, resizes_per_minute: int = 60) -> Plan:
+def trainings(seed: int, *, resizes_per_minute: int = 60, crowded: bool = True) -> Plan:
     """Nothing fails. On two nodes a model that learns no more, a gang of such, one that becomes a
-    stream while it has a limit, one that requests more after that, and one that reports
-    nothing, which comes last and wants more than there is."""
+    stream while it has a limit, one that requests more after that, and, if ``crowded``, one that
+    reports nothing, which comes last and wants more than there is."""
     limits = Limits(nodes=2, applications=0, horizon_s=20.0, without=frozenset({*KINDS, *TRAITS}))
     plan = draw(seed, limits)
     unit = ResourceUnit(unit_id=NO_UNIT, capacity=Resources(10, 16_384), run_limit=10)
@@ -58,7 +59,8 @@ def trainings(seed: int, *, resizes_per_minute: int = 60) -> Plan:
     bounds = replace(
         plan.bounds, elastic_period_s=1.0, elastic_resizes_per_minute=resizes_per_minute
     )
-    return replace(plan, nodes=nodes, applications=applications, bounds=bounds)
+    run = applications if crowded else applications[:-1]
+    return replace(plan, nodes=nodes, applications=run, bounds=bounds)
 
 
 def gangs_are_broken_up(patch: pytest.MonkeyPatch) -> None:
@@ -95,10 +97,21 @@ def resized_at_every_report(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(elasticity_core, "MINUTE_S", 0.0)
 
 
+def taken_though_nothing_wants_it(patch: pytest.MonkeyPatch) -> None:
+    """What is worth little is given up, whether anything waits or not."""
+    propose = SpeedUpRule.propose
+    patch.setattr(
+        SpeedUpRule,
+        "propose",
+        lambda self, view: propose(self, view._replace(free=0, waiting=max(1, view.waiting))),
+    )
+
+
 BUGS: tuple[Callable[[pytest.MonkeyPatch], None], ...] = (
     gangs_are_broken_up,
     the_limit_is_forgotten,
     ended_and_elastic,
     streams_are_limited,
     resized_at_every_report,
+    taken_though_nothing_wants_it,
 )

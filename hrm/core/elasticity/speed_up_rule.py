@@ -1,0 +1,143 @@
+"""The rule of speed-ups: a worker goes where it makes epochs shorter, for the jobs worth most.
+
+The second worker of a job that scales halves its epochs, and the third takes another third off
+them; those of a job that hardly scales do little. So a job's last worker, or its next, is worth the
+job's points times what it adds to the job's speed, in units of the speed of one worker. A job that
+learns no more is worth half. Three rules follow, of which a moment has one:
+
+- Something waits: its first worker would add a whole unit. The running job whose last worker is
+  worth least gives that up, where it is worth less than a good half of a unit.
+- Something is free: it goes to the job to which it is worth most.
+- Neither: a worker moves where it is worth several times as much, for a move costs both jobs time.
+
+Where the job in question may not change yet, it is waited for: to resize the second best instead
+costs time twice. With few epochs left nothing pays, and a job is not resized any more.
+
+How a job scales is fitted to its own epoch times. Before it has run with two numbers of workers, a
+fifth of an epoch is assumed to be serial; then its first change shows what the next one is worth.
+A job learns no more while it converges, or once it would gain less than a hundredth until its last
+epoch, if its curve were a hyperbola.
+
+Limits: what waits counts as much as the mean of what runs, since nothing is known of it. Epoch
+times of a job whose epochs grow, or whose workers are not alike, mislead the fit.
+
+Sources: Optimus (Peng et al., EuroSys 2018), section 4.1, adds workers by marginal gain, from
+speeds that are fitted while jobs run; it weighs them by the time left and knows no cost of a move.
+The law of the fit is Amdahl's (AFIPS 1967). The constants were chosen on validation seeds of
+``benchmarks.paper.rlpto``.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Mapping, Sequence
+
+from hrm.core.elasticity.beta_rule import Resize
+from hrm.core.elasticity.elastic_job import ElasticityView, ElasticJobView
+
+__all__ = ["SpeedUpRule", "has_learned", "serial_share", "speed_up"]
+
+SERIAL = 0.2
+"""Share of an epoch on one worker that counts as serial, while it is not known."""
+GAIN_LEFT = 0.01
+"""Share of its accuracy: a job that has less to gain counts as one that learns no more."""
+
+
+class SpeedUpRule:
+    """See the module.
+
+    Args:
+        waits: a worker is given up for what waits if it is worth less than this share of its first.
+        moves: a worker moves to where it is worth so many times as much.
+        learned: what a job that learns no more is worth, as a share.
+        epochs_left: a job with fewer epochs before it is not resized.
+    """
+
+    name = "speed-up"
+
+    def __init__(
+        self,
+        *,
+        waits: float = 0.6,
+        moves: float = 5.0,
+        learned: float = 0.5,
+        epochs_left: int = 10,
+    ) -> None:
+        self._waits = waits
+        self._moves = moves
+        self._learned = learned
+        self._epochs_left = epochs_left
+
+    def propose(self, view: ElasticityView) -> Resize | None:
+        """See ``ElasticityPolicy``."""
+        left = self._epochs_left
+        places = [n for n, job in enumerate(view.jobs) if job.epochs_max - job.epoch >= left]
+        if view.waiting:
+            first = sum(job.points for job in view.jobs) / max(1, len(view.jobs))
+            return self._release(view, places, view.waiting - view.free, self._waits * first)
+        takers = heapq.nlargest(max(1, view.free), self._worths(view, places, 1))
+        if view.free:
+            able = (place for _, place in takers if view.jobs[place].may_grow)
+            return next((Resize(place, 1) for place in able), None)
+        if not takers:
+            return None
+        ((most, taker),) = takers
+        if not view.jobs[taker].warm or not view.jobs[taker].since_resize:
+            return None
+        return self._release(view, [n for n in places if n != taker], 1, most / self._moves)
+
+    def _release(
+        self, view: ElasticityView, places: Sequence[int], count: int, below: float
+    ) -> Resize | None:
+        """Of the ``count`` jobs whose last worker is worth least, and less than ``below``, the
+        first that may give it up now."""
+        givers = heapq.nsmallest(count, self._worths(view, places, 0))
+        able = (place for worth, place in givers if worth < below and view.jobs[place].may_shrink)
+        return next((Resize(place, -1) for place in able), None)
+
+    def _worths(
+        self, view: ElasticityView, places: Sequence[int], more: int
+    ) -> Iterator[tuple[float, int]]:
+        """With each job's place, what its last worker is worth (``more`` 0), or its next (1)."""
+        for place in places:
+            job = view.jobs[place]
+            if job.workers != (job.workers_max if more else job.workers_min):
+                points = job.points * (self._learned if has_learned(job) else 1.0)
+                yield points * speed_up(job.paces, job.workers + more), place
+
+
+def has_learned(job: ElasticJobView) -> bool:
+    """Whether it has hardly anything to gain until its last epoch."""
+    if not job.warm:
+        return False
+    left = job.change * job.epoch * (1.0 - job.epoch / job.epochs_max)
+    return job.converging or left < GAIN_LEFT * job.accuracy
+
+
+def speed_up(paces: Mapping[int, float], workers: int) -> float:
+    """What a job's ``workers``-th worker, from 1, adds to its speed, in units of that of one;
+    ``paces``: see ``serial_share``."""
+    serial = serial_share(paces)
+    speed = 1.0 / (serial + (1.0 - serial) / workers)
+    before = 1.0 / (serial + (1.0 - serial) / (workers - 1)) if workers > 1 else 0.0
+    return speed - before
+
+
+def serial_share(paces: Mapping[int, float]) -> float:
+    """Of an epoch on one worker, 0 to 1; ``paces``: seconds of an epoch by number of workers.
+
+    With w workers it takes a + b / w, neither below zero: least squares over what has been seen,
+    each number of workers counting alike.
+    """
+    if len(paces) < 2:
+        return SERIAL
+    mean = sum(1.0 / workers for workers in paces) / len(paces)
+    mean_s = sum(paces.values()) / len(paces)
+    spread = joint = 0.0
+    for workers, seconds in paces.items():
+        off = 1.0 / workers - mean
+        spread += off * off
+        joint += off * (seconds - mean_s)
+    divided_s = max(0.0, joint / spread)
+    serial_s = max(0.0, mean_s - divided_s * mean)
+    return serial_s / (serial_s + divided_s)

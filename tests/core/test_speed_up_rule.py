@@ -1,0 +1,151 @@
+"""The rule of speed-ups, by examples that are computed by hand.
+
+Where nothing is known of a job's scaling, a fifth of its epoch is serial: its second worker adds
+2/3 of the speed of one, its third 10/21, its fourth 5/14.
+"""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hrm.core.elasticity.beta_rule import Resize
+from hrm.core.elasticity.elastic_job import PACES_MAX, ElasticJobView
+from hrm.core.elasticity.elasticity_core import ElasticityCore
+from hrm.core.elasticity.speed_up_rule import SpeedUpRule, has_learned, serial_share, speed_up
+from tests.core.test_elasticity import A, report, started
+from tests.policies.elasticity.views import cold, flat, job, view
+
+EVEN = {1: 12.0, 2: 6.0, 4: 3.0}
+"""Epoch times of a job that scales."""
+SAME = {2: 12.0, 4: 12.0}
+"""Of one that does not."""
+
+
+def learns(name: str, **changes: object) -> ElasticJobView:
+    return job(name, **{"change": 0.01, **changes})
+
+
+@pytest.mark.parametrize(
+    ("paces", "wanted"),
+    [
+        ({}, 0.2), ({3: 7.0}, 0.2), (EVEN, 0.0), (SAME, 1.0), ({1: 10.0, 2: 6.0}, 0.2),
+        ({1: 10.0, 2: 6.0, 4: 4.0}, 0.2), ({2: 5.0, 4: 6.0}, 1.0), ({2: 10.0, 4: 4.0}, 0.0),
+    ],
+)  # fmt: skip
+def test_the_serial_share_follows_from_epoch_times(paces: dict[int, float], wanted: float) -> None:
+    assert serial_share(paces) == pytest.approx(wanted)
+
+
+def test_a_worker_adds_less_the_more_there_are() -> None:
+    unknown = [speed_up({}, n) for n in (1, 2, 3, 4)]
+    assert unknown == pytest.approx([1.0, 2 / 3, 10 / 21, 5 / 14])
+    assert [speed_up(EVEN, n) for n in (1, 2, 4)] == pytest.approx([1, 1, 1])
+    assert [speed_up(SAME, n) for n in (1, 2, 4)] == pytest.approx([1, 0, 0])
+
+
+@pytest.mark.parametrize(
+    ("one", "gives"),
+    [
+        (learns("a", workers=4), True),  # 5/14 is less than 0.6
+        (learns("a", workers=2), False),  # 2/3 is not
+        (learns("a", workers=4, paces=EVEN), False),
+        (learns("a", workers=2, paces=SAME), True),
+        (flat("a", workers=2), True),  # half of 2/3
+        (learns("a", workers=4, may_shrink=False), False),
+        (learns("a", workers=4, epoch=91), False),  # 9 epochs are left
+        (learns("a", workers=4, epoch=90), True),
+    ],
+)
+def test_what_is_hardly_faster_by_a_worker_gives_it_to_what_waits(
+    one: ElasticJobView, gives: bool
+) -> None:
+    wanted = Resize(0, -1) if gives else None
+    assert SpeedUpRule().propose(view(one, free=0, waiting=1)) == wanted
+    assert SpeedUpRule().propose(view(one, free=1, waiting=1)) is None, "that is free already"
+
+
+def test_of_several_jobs_the_one_gives_that_loses_least_and_is_waited_for() -> None:
+    rule, jobs = SpeedUpRule(), (learns("a", workers=3), learns("b", workers=4), learns("c"))
+    assert rule.propose(view(*jobs, free=0, waiting=1)) == Resize(1, -1)
+    bound = jobs[1]._replace(may_shrink=False)
+    busy = view(jobs[0], bound, jobs[2], free=0, waiting=1)
+    assert rule.propose(busy) is None
+    assert rule.propose(busy._replace(waiting=2)) == Resize(0, -1)
+    dear = view(jobs[0], jobs[1]._replace(points=40.0), jobs[2], free=0, waiting=1)
+    assert rule.propose(dear) == Resize(0, -1), "4.8 points, less than 14.3, and than 0.6 of 20"
+
+
+def test_what_is_free_goes_where_it_adds_most_points() -> None:
+    rule, jobs = SpeedUpRule(), (learns("a", workers=3), learns("b"), flat("c", workers=1))
+    assert rule.propose(view(*jobs, free=1)) == Resize(1, 1)
+    assert rule.propose(view(jobs[0]._replace(points=20.0), *jobs[1:], free=1)) == Resize(0, 1)
+    assert rule.propose(view(flat("a", paces=SAME), free=1)) == Resize(0, 1), "it would be idle"
+    new = view(learns("a", may_grow=False), jobs[0], free=1)
+    assert rule.propose(new) is None, "the job that is worth it most will take it"
+    assert rule.propose(new._replace(free=2)) == Resize(1, 1)
+
+
+def test_a_worker_moves_only_where_it_is_worth_five_times_as_much() -> None:
+    rule, full = SpeedUpRule(), flat("a", workers=4)  # half of 5/14: 1.8 points
+    small = learns("b", workers=1)  # 2/3: 6.7 points
+    assert rule.propose(view(full, small, free=0)) is None
+    dear = small._replace(points=20.0)
+    assert rule.propose(view(full, dear, free=0)) == Resize(0, -1)
+    assert rule.propose(view(full, dear._replace(since_resize=0), free=0)) is None
+    assert rule.propose(view(full._replace(may_shrink=False), dear, free=0)) is None
+    assert rule.propose(view(full, free=0)) is None
+    assert rule.propose(view(cold("a"), free=0)) is None
+
+
+def test_a_job_has_learned_once_a_hyperbola_would_gain_less_than_a_hundredth() -> None:
+    # 0.001 an epoch, tenth epoch of a hundred: 0.009 are left, of 0.95 and of 0.85.
+    assert has_learned(job("a", change=0.001, accuracy=0.95))
+    assert not has_learned(job("a", change=0.001, accuracy=0.85))
+    assert has_learned(flat("a")), "it converges"
+    assert not has_learned(flat("a", warm=False))
+    assert not has_learned(cold("a"))
+
+
+@given(
+    st.dictionaries(st.integers(1, 64), st.floats(1e-3, 1e6), max_size=6),
+    st.integers(1, 63),
+)
+def test_whatever_epochs_took_no_worker_makes_a_job_slower(
+    paces: dict[int, float], workers: int
+) -> None:
+    assert 0.0 <= serial_share(paces) <= 1.0
+    first, second = (speed_up(paces, workers + n) for n in (0, 1))
+    assert -1e-9 <= second <= first + 1e-9
+    assert math.isfinite(first)
+
+
+def test_epoch_times_are_of_whole_epochs_with_the_same_workers() -> None:
+    core = ElasticityCore()
+    core.started(started(workers=3))
+    for epoch, seconds in ((1, 90.0), (2, 10.0), (3, 18.0)):
+        core.reported(report(epoch=epoch, seconds=seconds))
+    job_of_core = core.jobs[A]
+    assert job_of_core.paces == {3: 11.0}, "without the first, an eighth of the way to the latest"
+    job_of_core.resize(2)
+    core.reported(report(epoch=4, seconds=13.0))
+    assert job_of_core.paces == {3: 11.0}, "a part of it ran with three"
+    core.reported(report(epoch=5, seconds=15.0))
+    assert core.view(60.0, A).jobs[0].paces == {3: 11.0, 2: 15.0}
+    for epoch in (6, 7):
+        core.reported(report(epoch=epoch, seconds=30.0, running=1))
+    assert job_of_core.paces == {3: 11.0, 2: 15.0, 1: 30.0}, "by what runs, not what it may have"
+
+
+def test_epoch_times_of_few_numbers_of_workers_are_kept() -> None:
+    core = ElasticityCore()
+    core.started(started(workers=4, workers_max=4))
+    held = core.jobs[A]
+    for number in range(3 * PACES_MAX):
+        held.resize(number + 1)
+        for half in (1, 2):
+            core.reported(report(epoch=2 * number + half))
+    assert list(held.paces) == list(range(2 * PACES_MAX + 1, 3 * PACES_MAX + 1)), "the latest"
