@@ -65,7 +65,8 @@ class TrainingStarted:
 class TrainingReported:
     """The end of an epoch, as application ``sender`` reports it for ``job_id``.
 
-    ``epoch``: from 1. ``accuracy``: a fraction, 0..1. ``seconds``: that the epoch took.
+    ``epoch``: from 1. ``accuracy``: a fraction, 0..1. ``seconds``: that the epoch took. ``holds``:
+    how many of its workers it has, where it waits for the others; None: its target.
     """
 
     now: float
@@ -75,6 +76,7 @@ class TrainingReported:
     loss: float
     accuracy: float
     seconds: float
+    holds: int | None = None
 
 
 @record

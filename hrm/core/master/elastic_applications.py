@@ -8,7 +8,8 @@ none. Which executors end, and when, is Spark's to say: those are decommissioned
 run.
 
 So capacity is freed where a model has converged, and schedulers give it to whatever waits. What is
-free while nothing waits goes back to those that learn.
+free while nothing waits goes back to those that learn, and where none of them could have more, to
+the others.
 
 An application that reports nothing is never touched, nor a stream, nor a driver of a submission.
 An accuracy that is not stated is taken from the loss: the part of the greatest loss that is gone.
@@ -114,8 +115,12 @@ class ElasticApplications:
         if is_due:
             training.looked_s = now
             self._capacity(app, now)
+        holds = None
+        if app.executors_max is None:  # then its target is what it requests
+            holds = sum(x.state is ContainerState.RUNNING for x in _wanted(app))
         for report in reports:
-            self._take(training, self.core.reported(_event(app, training, report, now)))
+            event = _event(app, training, report, now, holds)
+            self._take(training, self.core.reported(event))
         if is_due:
             self._decide()
 
@@ -130,7 +135,7 @@ class ElasticApplications:
                 self._master_state.limit_executors(app, None)
 
     def tick(self, now: float) -> None:
-        """What is free while nothing waits goes to those that learn."""
+        """What is free while nothing waits goes to those that have a limit."""
         if now < self._next_tick_s or not self._trainings:
             return
         self._next_tick_s = now + self._master_state.bounds.elastic_period_s
@@ -246,7 +251,7 @@ def _wanted(app: Application) -> list[Container]:
 
 
 def _event(
-    app: Application, training: _Training, report: TrainingReport, now: float
+    app: Application, training: _Training, report: TrainingReport, now: float, holds: int | None
 ) -> TrainingReported:
     """As the core takes it: epochs from 1, and an accuracy in any case."""
     accuracy = report.accuracy
@@ -266,4 +271,5 @@ def _event(
         loss=report.loss,
         accuracy=accuracy,
         seconds=max(_LEAST_S, since_s),
+        holds=holds,
     )
