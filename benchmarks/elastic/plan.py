@@ -16,9 +16,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-__all__ = ["ARMS", "DYNAMIC", "ELASTIC", "QUICK", "STATIC", "Arm", "Plan", "Training"]
+__all__ = ["ARMS", "COMPARED", "DYNAMIC", "ELASTIC", "QUICK", "STATIC", "Arm", "Plan", "Training"]
 
 STATIC, DYNAMIC, ELASTIC = "static", "dynamic", "elastic"
+COMPARED = STATIC, DYNAMIC, ELASTIC
 
 
 @dataclass(frozen=True, slots=True)

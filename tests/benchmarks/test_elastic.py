@@ -86,7 +86,7 @@ def test_patience_ends_a_training(tmp_path: Path) -> None:
 
 
 def test_a_model_is_delivered_within_a_hundredth_of_its_best() -> None:
-    assert delivered([0.5, 0.79, 0.791, 0.8, 0.79]) == 2
+    assert delivered([0.5, 0.785, 0.791, 0.8, 0.79]) == 2
 
 
 def test_executors_over_time_begin_with_those_of_the_beginning() -> None:
@@ -140,7 +140,7 @@ def test_the_command_line_chooses_arms() -> None:
     given = command.parse_arguments(["--quick", "--only", "elastic,both", "--runs", "2"])
     assert given.chosen == ["elastic", "both"]
     assert (command.plan_of(given).runs, command.plan_of(given).trainings) == (2, QUICK.trainings)
-    assert command.parse_arguments([]).chosen == list(ARMS)
+    assert command.parse_arguments([]).chosen == ["static", "dynamic", "elastic"]
     for wrong in (["--only", "fair"], ["--runs", "0"]):
         with pytest.raises(SystemExit):
             command.parse_arguments(wrong)

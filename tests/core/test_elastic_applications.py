@@ -10,6 +10,7 @@ from hrm.core.elasticity.beta_rule import BetaRule, Resize
 from hrm.core.elasticity.elastic_job import ElasticityView
 from hrm.core.master.entities import Application
 from hrm.core.messages import events as e
+from hrm.core.tenancy.queue_spec import spec_from
 from hrm.core.vocabulary.model import (
     ApplicationId,
     ContainerState,
@@ -40,9 +41,9 @@ class Trainings:
         self.cluster = VirtualCluster([unit("n0", cores)])
         self.epochs: dict[ApplicationId, int] = {}
 
-    def submit(self, executors: int, gang_min: int = 0) -> ApplicationId:
+    def submit(self, executors: int, gang_min: int = 0, queue: str = "") -> ApplicationId:
         name = f"app-{len(self.epochs)}"
-        app = self.cluster.submit(executors, SIZE, name=name, gang_min=gang_min)
+        app = self.cluster.submit(executors, SIZE, name=name, gang_min=gang_min, queue=queue)
         self.cluster.settle()
         self.epochs[app] = 0
         return app
@@ -149,6 +150,38 @@ def test_the_first_to_be_given_up_is_one_that_runs() -> None:
     assert trainings.limit(flat) == 2, "not one of the three that it waits for"
     trainings.keep_to_limit(flat)
     assert trainings.cluster.states(learns)["running"] == 4
+
+
+def test_what_other_queues_keep_waits_too() -> None:
+    """Both want the whole cluster, and their queues are guaranteed a half of it each."""
+    trainings = Trainings(cores=6)
+    halves = [spec_from(name, {"guaranteed": "50%"}) for name in ("root.a", "root.b")]
+    trainings.cluster.change_queues(*halves, create=True)
+    flat = trainings.submit(3, queue="root.a")
+    learns = trainings.submit(6, queue="root.b")
+    trainings.cluster.request(flat, range(4, 7), SIZE)
+    trainings.cluster.settle()
+    for app in (flat, learns):
+        assert trainings.cluster.states(app) == {"running": 3, "pending": 3}
+        assert trainings.cluster.app(app).kept is not None
+    for epoch in range(12):
+        trainings.report(learns, learning(epoch))
+        trainings.report(flat, converged(epoch))
+        trainings.keep_to_limit(flat)
+    assert trainings.limit(flat) == 1
+    assert trainings.cluster.states(learns)["running"] == 5
+
+
+def test_a_queue_at_its_own_maximum_has_no_use_for_what_others_give_up() -> None:
+    trainings = Trainings(cores=6)
+    a, b = {"guaranteed": "50%"}, {"guaranteed": "50%", "maximum": "50%"}
+    trainings.cluster.change_queues(spec_from("root.a", a), spec_from("root.b", b), create=True)
+    flat = trainings.submit(3, queue="root.a")
+    full = trainings.submit(6, queue="root.b")
+    assert trainings.cluster.states(full) == {"running": 3, "pending": 3}
+    for epoch in range(12):
+        trainings.report(flat, converged(epoch))
+    assert trainings.limit(flat) is None
 
 
 def test_what_has_its_least_waits_for_no_more() -> None:

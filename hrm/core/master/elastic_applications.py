@@ -192,7 +192,8 @@ class ElasticApplications:
         return True
 
     def _capacity(self, app: Application, now: float) -> None:
-        """How many more of its executors could start, and how many others wait."""
+        """How many more of its executors could start, and how many others wait, be it with their
+        schedulers, at nodes, or in their queues for more of the cluster."""
         waiting = sum(
             len(scheduler.jobs) - (app.application_id in scheduler.jobs)
             for scheduler in self._placement.schedulers.values()
@@ -200,6 +201,7 @@ class ElasticApplications:
         state = self._master_state.state
         waiting += int(state.waiting_batch.sum() + state.waiting_stream.sum())
         waiting -= sum(x.queued and x.state in _QUEUED for x in app.containers.values())
+        waiting += self._placement.queues.waiting_for_share(app.application_id)
         sample = self._sample(app)
         free = 0 if waiting or sample is None else self._startable(sample)
         self.core.capacity_changed(ElasticCapacityChanged(now=now, free=free, waiting=waiting))
