@@ -10,8 +10,10 @@ from hrm.core.elasticity.beta_rule import BetaRule, Resize
 from hrm.core.elasticity.elastic_job import ElasticityView
 from hrm.core.master.entities import Application
 from hrm.core.messages import events as e
+from hrm.core.tenancy.queue_spec import spec_from
 from hrm.core.vocabulary.model import (
     ApplicationId,
+    ContainerState,
     Progress,
     Resources,
     TrainingReport,
@@ -39,9 +41,9 @@ class Trainings:
         self.cluster = VirtualCluster([unit("n0", cores)])
         self.epochs: dict[ApplicationId, int] = {}
 
-    def submit(self, executors: int, gang_min: int = 0) -> ApplicationId:
+    def submit(self, executors: int, gang_min: int = 0, queue: str = "") -> ApplicationId:
         name = f"app-{len(self.epochs)}"
-        app = self.cluster.submit(executors, SIZE, name=name, gang_min=gang_min)
+        app = self.cluster.submit(executors, SIZE, name=name, gang_min=gang_min, queue=queue)
         self.cluster.settle()
         self.epochs[app] = 0
         return app
@@ -64,13 +66,15 @@ class Trainings:
         return self.cluster.app(app).executors_max
 
     def keep_to_limit(self, app: ApplicationId) -> None:
-        """As Spark does: those beyond it end."""
-        limit = self.limit(app)
-        running = sorted(
-            int(x.request.executor_id) for x in self.cluster.app(app).containers.values()
-        )
-        for executor in () if limit is None else running[limit:]:
-            self.cluster.end_process(app, executor)
+        """As its AppMaster and Spark do: what waits is cancelled first, then the youngest end."""
+        limit, waiting, running = self.limit(app), list[int](), list[int]()
+        for x in self.cluster.app(app).containers.values():
+            runs = x.state is ContainerState.RUNNING
+            (running if runs else waiting).append(int(x.request.executor_id))
+        if limit is not None:
+            self.cluster.release(app, *sorted(waiting)[max(0, limit - len(running)) :])
+            for executor in sorted(running)[limit:]:
+                self.cluster.end_process(app, executor)
         self.cluster.settle()
 
 
@@ -116,6 +120,92 @@ def test_what_is_free_while_nothing_waits_goes_back_to_what_learns() -> None:
         trainings.report(app, 0.9 + 0.002 * epoch)
 
     assert trainings.limit(app) is None, "it has all that it requests"
+
+
+def test_what_others_have_left_goes_back_to_what_learns_no_more() -> None:
+    trainings = Trainings(cores=4)
+    app, other = trainings.submit(4), trainings.submit(3)
+    for epoch in range(20):
+        trainings.report(app, converged(epoch))
+        trainings.keep_to_limit(app)
+    assert trainings.limit(app) == 1
+    trainings.cluster.finish(other)
+    limits = []
+    for epoch in range(20):
+        trainings.report(app, converged(epoch))
+        limits.append(trainings.limit(app))
+    assert limits[-1] is None, "it has epochs left, and the cluster is its own"
+    assert limits[:3] == [2, 3, None]
+
+
+def test_without_a_report_what_is_free_is_offered_from_time_to_time() -> None:
+    trainings = Trainings(cores=4)
+    app, other = trainings.submit(4), trainings.submit(3)
+    for epoch in range(20):
+        trainings.report(app, converged(epoch))
+        trainings.keep_to_limit(app)
+    trainings.cluster.finish(other)
+    trainings.cluster.advance(trainings.cluster.master.master_state.bounds.elastic_period_s + 1.0)
+    assert trainings.limit(app) == 2
+
+
+def test_the_first_to_be_given_up_is_one_that_runs() -> None:
+    """Two applications request the whole cluster, and hold a half of it each."""
+    trainings = Trainings(cores=6)
+    flat, learns = trainings.submit(3), trainings.submit(6)
+    trainings.cluster.request(flat, range(4, 7), SIZE)
+    for epoch in range(7):
+        trainings.report(learns, learning(epoch))
+        trainings.report(flat, converged(epoch))
+    assert trainings.limit(flat) is None
+    assert trainings.cluster.states(flat)["running"] == 3
+    trainings.report(flat, converged(7))
+    assert trainings.limit(flat) == 2, "not one of the three that it waits for"
+    trainings.keep_to_limit(flat)
+    assert trainings.cluster.states(learns)["running"] == 4
+
+
+def test_what_other_queues_keep_waits_too() -> None:
+    """Both want the whole cluster, and their queues are guaranteed a half of it each."""
+    trainings = Trainings(cores=6)
+    halves = [spec_from(name, {"guaranteed": "50%"}) for name in ("root.a", "root.b")]
+    trainings.cluster.change_queues(*halves, create=True)
+    flat = trainings.submit(3, queue="root.a")
+    learns = trainings.submit(6, queue="root.b")
+    trainings.cluster.request(flat, range(4, 7), SIZE)
+    trainings.cluster.settle()
+    for app in (flat, learns):
+        assert trainings.cluster.states(app) == {"running": 3, "pending": 3}
+        assert trainings.cluster.app(app).kept is not None
+    for epoch in range(12):
+        trainings.report(learns, learning(epoch))
+        trainings.report(flat, converged(epoch))
+        trainings.keep_to_limit(flat)
+    assert trainings.limit(flat) == 1
+    assert trainings.cluster.states(learns)["running"] == 5
+
+
+def test_a_queue_at_its_own_maximum_has_no_use_for_what_others_give_up() -> None:
+    trainings = Trainings(cores=6)
+    a, b = {"guaranteed": "50%"}, {"guaranteed": "50%", "maximum": "50%"}
+    trainings.cluster.change_queues(spec_from("root.a", a), spec_from("root.b", b), create=True)
+    flat = trainings.submit(3, queue="root.a")
+    full = trainings.submit(6, queue="root.b")
+    assert trainings.cluster.states(full) == {"running": 3, "pending": 3}
+    for epoch in range(12):
+        trainings.report(flat, converged(epoch))
+    assert trainings.limit(flat) is None
+
+
+def test_what_has_its_least_waits_for_no_more() -> None:
+    trainings = Trainings(cores=4)
+    flat, learns = trainings.submit(1), trainings.submit(6)
+    trainings.cluster.request(flat, range(2, 5), SIZE)
+    for epoch in range(8):
+        trainings.report(flat, converged(epoch))
+    assert trainings.cluster.states(flat)["running"] == 1
+    assert trainings.limit(flat) == 1
+    assert trainings.limit(learns) is None
 
 
 @pytest.mark.parametrize("on_demand", [True, False])

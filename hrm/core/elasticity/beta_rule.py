@@ -6,7 +6,9 @@ training, and a rule of this kind reproduces the tables of RLPTO (``benchmarks.p
 
 ``on_demand``, which the source does not have, takes a worker only where something wants it: a job
 that waits, or one that learns and could have more. Otherwise the worker would be idle, and the job
-that gave it up the slower for nothing.
+that gave it up the slower for nothing. For the same reason a worker that is free and that nothing
+of these wants goes back to a job that converges, the one with the fewest first: it may have many
+epochs left, and the others have ended.
 
 Source: RLPTO (Lu et al., IEEE TPDS 2023), the scheduling loop without its agent.
 """
@@ -56,12 +58,23 @@ class BetaRule:
             learns = job.may_grow and job.change >= job.beta
             if learns and (best is None or job.change > view.jobs[best].change):
                 best = place
+        if best is None and self._on_demand and not _could_learn_with_more(view):
+            best = _fewest_workers(view)
         return None if best is None else Resize(best, 1)
 
 
 def _is_wanted(view: ElasticityView) -> bool:
     """Whether one worker more has a use that no free one serves."""
-    if view.waiting:
-        return True
+    return bool(view.waiting) or (view.free == 0 and _could_learn_with_more(view))
+
+
+def _could_learn_with_more(view: ElasticityView) -> bool:
+    """Whether a job that learns has fewer workers than it may have, if not at this moment."""
     learns = (x for x in view.jobs if x.warm and x.change >= x.beta)
-    return view.free == 0 and any(job.workers < job.workers_max for job in learns)
+    return any(job.workers < job.workers_max for job in learns)
+
+
+def _fewest_workers(view: ElasticityView) -> int | None:
+    """Of the jobs that may grow."""
+    places = [place for place, job in enumerate(view.jobs) if job.may_grow]
+    return min(places, key=lambda place: view.jobs[place].workers, default=None)

@@ -183,8 +183,9 @@ class ElasticityCore:
             self.rejected += 1
             return []
         job = self.jobs[view.jobs[wanted.place].job_id]
-        job.resize(job.workers + wanted.delta)
-        self.free -= wanted.delta
+        workers, ended = job.resized_by(wanted.delta)
+        job.resize(workers)
+        self.free += ended - max(0, wanted.delta)
         self._resized_at.append(view.now)
         self._asking = asking._replace(steps=asking.steps + 1)
         return [SetWorkers(job_id=job.about.job_id, workers=job.workers, why=why)]

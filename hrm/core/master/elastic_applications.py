@@ -8,7 +8,8 @@ none. Which executors end, and when, is Spark's to say: those are decommissioned
 run.
 
 So capacity is freed where a model has converged, and schedulers give it to whatever waits. What is
-free while nothing waits goes back to those that learn.
+free while nothing waits goes back to those that learn, and where none of them could have more, to
+the others.
 
 An application that reports nothing is never touched, nor a stream, nor a driver of a submission.
 An accuracy that is not stated is taken from the loss: the part of the greatest loss that is gone.
@@ -115,8 +116,10 @@ class ElasticApplications:
         if is_due:
             training.looked_s = now
             self._capacity(app, now)
+        running = sum(x.state is ContainerState.RUNNING for x in _wanted(app))
         for report in reports:
-            self._take(training, self.core.reported(_event(app, training, report, now)))
+            event = _event(app, training, report, now, running)
+            self._take(training, self.core.reported(event))
         if is_due:
             self._decide()
 
@@ -131,7 +134,7 @@ class ElasticApplications:
                 self._master_state.limit_executors(app, None)
 
     def tick(self, now: float) -> None:
-        """What is free while nothing waits goes to those that learn."""
+        """What is free while nothing waits goes to those that have a limit."""
         if now < self._next_tick_s or not self._trainings:
             return
         self._next_tick_s = now + self._master_state.bounds.elastic_period_s
@@ -192,7 +195,8 @@ class ElasticApplications:
         return True
 
     def _capacity(self, app: Application, now: float) -> None:
-        """How many more of its executors could start, and how many others wait."""
+        """How many more of its executors could start, and how many others wait, be it with their
+        schedulers, at nodes, or in their queues for more of the cluster."""
         waiting = sum(
             len(scheduler.jobs) - (app.application_id in scheduler.jobs)
             for scheduler in self._placement.schedulers.values()
@@ -200,6 +204,7 @@ class ElasticApplications:
         state = self._master_state.state
         waiting += int(state.waiting_batch.sum() + state.waiting_stream.sum())
         waiting -= sum(x.queued and x.state in _QUEUED for x in app.containers.values())
+        waiting += self._placement.queues.waiting_for_share(app.application_id)
         sample = self._sample(app)
         free = 0 if waiting or sample is None else self._startable(sample)
         self.core.capacity_changed(ElasticCapacityChanged(now=now, free=free, waiting=waiting))
@@ -251,7 +256,7 @@ def _wanted(app: Application) -> list[Container]:
 
 
 def _event(
-    app: Application, training: _Training, report: TrainingReport, now: float
+    app: Application, training: _Training, report: TrainingReport, now: float, running: int
 ) -> TrainingReported:
     """As the core takes it: epochs from 1, and an accuracy in any case."""
     accuracy = report.accuracy
@@ -271,5 +276,6 @@ def _event(
         loss=report.loss,
         accuracy=accuracy,
         seconds=max(_LEAST_S, since_s),
-        running=sum(x.state is ContainerState.RUNNING for x in _wanted(app)),
+        running=running,
+        holds=running if app.executors_max is None else None,
     )

@@ -30,6 +30,7 @@ their proposals alone, so they have ``retry_delay_max_s`` before others are lent
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
@@ -372,6 +373,18 @@ class QueueGate:
         if lack is None:
             return WaitReason.BEHIND_OTHERS, f"others of {account.name} go before it"
         return lack[0], lack[1]
+
+    def waiting_for_share(self, but: ApplicationId) -> int:
+        """Leaves in which another application than ``but`` waits since others hold what it could
+        have: what becomes free has a use there. Not those that are at a limit of their own."""
+        return sum(
+            any(
+                waiter.app.application_id != but
+                and self.reason(waiter)[0] is WaitReason.QUEUE_SHARE
+                for waiter in itertools.islice(line.in_order(self.held_part), 2)
+            )
+            for line in self.lines.values()
+        )
 
     def _enter(self, app: Application, containers: Collection[Container]) -> list[list[Container]]:
         """They wait here from now on; returns them by size."""

@@ -52,12 +52,23 @@ def test_the_beta_rule_takes_from_what_converges_and_gives_to_the_steepest() -> 
 
 def test_on_demand_the_beta_rule_takes_only_what_something_wants() -> None:
     rule = BetaRule(on_demand=True)
-    assert rule.propose(view(flat("a"), flat("b"))) is None
+    assert rule.propose(view(flat("a"), flat("b"), free=0)) is None
     assert rule.propose(view(flat("a"), flat("b"), waiting=1)) == Resize(0, -1)
     full = job("b", may_grow=False)
     assert rule.propose(view(flat("a"), full, free=0)) == Resize(0, -1)
     assert rule.propose(view(flat("a"), full._replace(workers=4), free=0)) is None
     assert rule.propose(view(flat("a"), job("b"), free=1)) == Resize(1, 1)
+
+
+def test_on_demand_what_nothing_else_wants_goes_back_to_the_smallest_that_converges() -> None:
+    rule, full = BetaRule(on_demand=True), job("c", workers=4, may_grow=False)
+    seen = view(flat("a", workers=3), flat("b", workers=1), full, reporter=None)
+    assert rule.propose(seen) == Resize(1, 1)
+    assert rule.propose(seen._replace(waiting=1)) is None
+    assert rule.propose(seen._replace(free=0)) is None
+    learns = job("c", workers=3, may_grow=False)
+    assert rule.propose(view(flat("a"), learns, reporter=None)) is None, "it may grow soon"
+    assert BetaRule().propose(seen) is None, "the source's rule leaves it idle"
 
 
 def test_a_constant_is_approached_one_worker_at_a_time() -> None:

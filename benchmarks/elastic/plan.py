@@ -1,0 +1,107 @@
+"""What is trained, and on how much of a cluster.
+
+Three applications train models of PyTorch on the same data. Each epoch is one Spark job: every task
+computes the gradient over its shard, the driver adds the gradients up in the order of the shards
+and makes one step of Adam. So a model does not depend on how many executors there are.
+
+A task holds its slot for ``device_s``, as it would while an accelerator computes: the gradients are
+real and take milliseconds, the rest of this time is emulated. Otherwise two cores would be what
+nine slots compete for.
+
+An application ends after ``patience`` epochs without a better accuracy, or after its last epoch:
+the same rule whatever the arm.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+__all__ = ["ARMS", "COMPARED", "DYNAMIC", "ELASTIC", "QUICK", "STATIC", "Arm", "Plan", "Training"]
+
+STATIC, DYNAMIC, ELASTIC = "static", "dynamic", "elastic"
+COMPARED = STATIC, DYNAMIC, ELASTIC
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """A model with one layer of ``hidden`` units (0: none), trained with ``learning_rate`` for at
+    most ``epochs``; each task holds its slot for ``device_s`` seconds."""
+
+    name: str
+    hidden: int
+    learning_rate: float
+    device_s: float
+    epochs: int
+
+    @property
+    def queue(self) -> str:
+        return f"root.{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """``dynamic``: with Spark's dynamic allocation, as it is by default. ``elastic``: with the
+    master's elasticity, as it is by default; else it is off. ``whole``: each application asks for
+    executors on all slots, else for its third."""
+
+    about: str
+    dynamic: bool = False
+    elastic: bool = False
+    whole: bool = False
+
+
+ARMS = {
+    STATIC: Arm("a third of the slots each"),
+    DYNAMIC: Arm("Spark's dynamic allocation", dynamic=True),
+    ELASTIC: Arm("HRM's elasticity", elastic=True, whole=True),
+    "both": Arm("dynamic allocation and HRM's elasticity", dynamic=True, elastic=True),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """The extent of the measurements.
+
+    ``tasks``: of an epoch, one for each shard of ``rows`` rows. ``held_out``: rows that no model is
+    trained on; accuracy is over these. ``better``: by so much an accuracy has to rise to count as
+    better.
+    """
+
+    runs: int = 3
+    nodes: int = 3
+    slots_per_node: int = 3
+    trainings: tuple[Training, ...] = (
+        Training("linear", 0, 0.1, 0.15, 160),
+        Training("narrow", 24, 0.02, 0.15, 160),
+        Training("wide", 64, 0.001, 0.3, 160),
+    )
+    tasks: int = 12
+    rows: int = 300
+    held_out: int = 5_000
+    features: int = 16
+    classes: int = 4
+    patience: int = 30
+    better: float = 0.001
+    seed: int = 2
+    executor_memory_mib: int = 512
+    executor_overhead_mib: int = 384
+
+    @property
+    def slots(self) -> int:
+        return self.nodes * self.slots_per_node
+
+    @property
+    def third(self) -> int:
+        """Executors that a queue is guaranteed."""
+        return self.slots // len(self.trainings)
+
+
+QUICK = replace(
+    Plan(),
+    runs=1,
+    trainings=(
+        Training("linear", 0, 0.1, 0.1, 50),
+        Training("narrow", 24, 0.02, 0.1, 60),
+        Training("wide", 64, 0.001, 0.2, 60),
+    ),
+)
