@@ -52,6 +52,7 @@ LONG_FIRST = (
     *("test_embedding.py", "test_spark.py", "test_lost_nodes.py", "test_start_up.py"),
     *("test_submissions.py", "test_parts_fail.py", "test_settings.py", "test_localisation.py"),
     *("test_node_requirement.py", "test_plugin.py", "test_gpus.py", "test_fence.py"),
+    "test_warm_drivers.py",
 )
 """Modules of tests of Spark that take a minute or more, the longest first: one that was begun last
 would keep one process busy while the others are done."""

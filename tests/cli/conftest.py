@@ -127,6 +127,7 @@ def example_application() -> admin_pb2.Application:
         class_evidence="query top-k, trigger ProcessingTime",
         spark_version="4.3.0",
         driver_host="127.0.0.1",
+        driver_start="cold: the first of its kind",
         submitted_at_s=time.time() - 200,
         first_running_at_s=time.time() - 190,
         containers=[container],

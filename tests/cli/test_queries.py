@@ -209,6 +209,7 @@ def test_show_reports_how_each_container_ended(hrm: Run, master: FakeMaster) -> 
     assert "query top-k, trigger ProcessingTime" in shown
     assert "memory_limit (exit code 137) over its limit of 1408 MiB" in shown
     assert "first container after 10s" in shown
+    assert "cold: the first of its kind" in shown
     assert "3m00s per executor of resource profile 0 for 4 GiB of input (1m30s for 2 GiB:" in shown
     assert "mean of 12 that have ended)" in shown
     assert "the first 3 executors start together" in shown

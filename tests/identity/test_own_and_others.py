@@ -109,13 +109,14 @@ async def test_all_see_names_and_states_and_details_of_their_own_alone(people: P
     ada = await people.one("ada", AccessRole.SUBMITTER)
     bob = await people.one("bob", AccessRole.SUBMITTER)
     operator = await people.one("olga", AccessRole.OPERATOR)
-    app = await registered(ada, name="secret-count", driver_host="h", web_url="http://h:4040")
+    private = {"driver_host": "h", "web_url": "http://h:4040", "driver_start": "cold: /secret"}
+    app = await registered(ada, name="secret-count", **private)
     ask = admin_pb2.GetApplicationRequest(application_id=app)
     for who, sees in ((ada, True), (bob, False), (operator, True)):
         found = await who.admin.GetApplication(ask, timeout=TIMEOUT_S)
         assert (found.name, found.user) == ("secret-count", "ada")
         assert found.state == common_pb2.APPLICATION_STATE_SUBMITTED
-        assert bool(found.driver_host) is bool(found.web_url) is sees
+        assert bool(found.driver_host) is bool(found.web_url) is bool(found.driver_start) is sees
         assert found.hidden is not sees
         listed = await who.admin.ListApplications(admin_pb2.ListApplicationsRequest())
         (one,) = listed.applications

@@ -66,6 +66,7 @@ object WarmDriver {
     finally Utils.deleteRecursively(place.toFile)
     problem.foreach { why => reply(s"declined $why"); System.exit(1) }
     AppMasterProcess.prepare()
+    System.gc() // what was restored is garbage only now
     System.out.flush()
     System.err.flush()
     reply("ready")

@@ -33,6 +33,7 @@ LOG_BYTES_MAX = 1 << 20
 """Of what a JVM writes before an application has it."""
 _GRACE_S = 10.0
 _CHUNK_BYTES = 65_536
+_OF_TERMINALS = (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP)
 _PR_SET_PDEATHSIG = 1
 _SUBMIT = "org.apache.spark.deploy.SparkSubmit"
 _WARM_CLASS = "org.apache.spark.scheduler.cluster.hrm.WarmDriver"
@@ -181,7 +182,12 @@ class Holder:
         except (OSError, ValueError):
             data, messages = b"", []
         for message in messages:
-            self._signal(signal.Signals(int(message["signal"])))
+            number = signal.Signals(int(message["signal"]))
+            if number in _OF_TERMINALS:  # which send them to all programs of a group
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(self._pid, number)
+            else:
+                self._signal(number)
         if not data:
             self._poll.unregister(self._client)
             self._client.close()

@@ -178,7 +178,7 @@ def kind_of(request: StartRequest, own: Mapping[str, Any], python: str) -> Drive
             environment=tuple(_fixed(request.environment)),
             files=_digest(options, request.environment, request.cwd),
         )
-    except (HrmError, OSError) as error:
+    except (HrmError, OSError, ValueError) as error:  # such as text that is no UTF-8
         return str(error)
 
 

@@ -198,7 +198,7 @@ def test_input_output_and_their_ends_pass_through(
     assert (code, stdout.count("x")) == (0, 300_000)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
 def test_a_jvm_in_use_ends_with_the_process_that_stands_for_it(
     place: Place, eventually: Callable[..., Any], number: signal.Signals
 ) -> None:
