@@ -75,6 +75,8 @@ def test_of_several_jobs_the_one_gives_that_loses_least_and_is_waited_for() -> N
     busy = view(jobs[0], bound, jobs[2], free=0, waiting=1)
     assert rule.propose(busy) is None
     assert rule.propose(busy._replace(waiting=2)) == Resize(0, -1)
+    silent = view(jobs[0], bound._replace(silent=True), jobs[2], free=0, waiting=1)
+    assert rule.propose(silent) == Resize(0, -1), "it might never report again"
     dear = view(jobs[0], jobs[1]._replace(points=40.0), jobs[2], free=0, waiting=1)
     assert rule.propose(dear) == Resize(0, -1), "4.8 points, less than 14.3, and than 0.6 of 20"
 
@@ -149,3 +151,13 @@ def test_epoch_times_of_few_numbers_of_workers_are_kept() -> None:
         for half in (1, 2):
             core.reported(report(epoch=2 * number + half))
     assert list(held.paces) == list(range(2 * PACES_MAX + 1, 3 * PACES_MAX + 1)), "the latest"
+
+
+def test_what_reports_no_more_is_silent() -> None:
+    core = ElasticityCore()
+    core.started(started(workers=3))
+    assert not core.view(120.0, None).jobs[0].silent
+    assert core.view(121.0, None).jobs[0].silent
+    core.reported(report(epoch=1, seconds=30.0))
+    assert not core.view(310.0, None).jobs[0].silent, "ten of its epochs after its report at 10"
+    assert core.view(311.0, None).jobs[0].silent

@@ -48,7 +48,7 @@ class ElasticJobView(NamedTuple):
     started. ``below``: its latest converging reports in a row. ``may_grow``, ``may_shrink``: what
     the core would accept now. ``history``: oldest first, not to be changed. ``paces``: mean seconds
     of an epoch by the number of workers that ran, not of those it may have; not to be changed
-    either.
+    either. ``silent``: it has not reported for so long that it is not resized.
     """
 
     job_id: ApplicationId
@@ -74,6 +74,7 @@ class ElasticJobView(NamedTuple):
     may_shrink: bool
     history: Sequence[EpochSample]
     paces: Mapping[int, float] = MappingProxyType({})
+    silent: bool = False
 
     @property
     def converging(self) -> bool:

@@ -209,10 +209,10 @@ class ElasticityCore:
         about, workers = job.about, job.workers
         warm = job.reports >= self.settings.warm_reports
         last = job.history[-1] if job.history else None
-        may = open_now and warm and last is not None and not job.resized
-        if may and last is not None:
-            limit_s = max(self.settings.silence_s, self.settings.silence_epochs * last.seconds)
-            may = now - job.reported_at <= limit_s
+        epoch_s = 0.0 if last is None else last.seconds
+        limit_s = max(self.settings.silence_s, self.settings.silence_epochs * epoch_s)
+        silent = now - job.reported_at > limit_s
+        may = open_now and warm and last is not None and not job.resized and not silent
         return ElasticJobView(
             about.job_id,
             workers,
@@ -237,6 +237,7 @@ class ElasticityCore:
             may and workers > about.workers_min,
             job.history,
             job.paces,
+            silent,
         )
 
 

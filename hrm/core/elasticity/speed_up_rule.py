@@ -10,8 +10,9 @@ learns no more is worth half. Three rules follow, of which a moment has one:
 - Something is free: it goes to the job to which it is worth most.
 - Neither: a worker moves where it is worth several times as much, for a move costs both jobs time.
 
-Where the job in question may not change yet, it is waited for: to resize the second best instead
-costs time twice. With few epochs left nothing pays, and a job is not resized any more.
+Where the job in question may not change yet, it is waited for, until it has reported enough or is
+silent for long: to resize the second best instead costs time twice. With few epochs left nothing
+pays, and a job is not resized any more.
 
 How a job scales is fitted to its own epoch times. Before it has run with two numbers of workers, a
 fifth of an epoch is assumed to be serial; then its first change shows what the next one is worth.
@@ -70,8 +71,11 @@ class SpeedUpRule:
 
     def propose(self, view: ElasticityView) -> Resize | None:
         """See ``ElasticityPolicy``."""
-        left = self._epochs_left
-        places = [n for n, job in enumerate(view.jobs) if job.epochs_max - job.epoch >= left]
+        places = [
+            place
+            for place, job in enumerate(view.jobs)
+            if job.epochs_max - job.epoch >= self._epochs_left and not job.silent
+        ]
         if view.waiting:
             first = sum(job.points for job in view.jobs) / max(1, len(view.jobs))
             return self._release(view, places, view.waiting - view.free, self._waits * first)
