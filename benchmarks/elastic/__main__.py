@@ -21,7 +21,7 @@ from pathlib import Path
 
 from benchmarks import common
 from benchmarks.common import CONSOLE
-from benchmarks.elastic.arms import Run, run_arm
+from benchmarks.elastic.arms import Run, Trainers, run_arm
 from benchmarks.elastic.inputs import prepare
 from benchmarks.elastic.plan import ARMS, COMPARED, QUICK, Plan
 from benchmarks.elastic.plot import draw
@@ -67,7 +67,8 @@ def measure(chosen: Sequence[str], plan: Plan, directory: Path) -> Outcome:
         where = directory / f"{name}-{number}"
         try:
             with CONSOLE.status(f"{name}, run {number + 1} of {plan.runs}"):
-                run = run_arm(name, ARMS[name], plan, directory / "data", outcome.expected, where)
+                cluster = Trainers(plan, ARMS[name], where / "cluster")
+                run = run_arm(name, cluster, directory / "data", outcome.expected, where)
         except BenchmarkError as error:
             outcome.failures.append(f"{name}, run {number + 1}: {error}")
             common.note(f"FAILED {name}: {error}")

@@ -128,15 +128,16 @@ class _Submitted:
 
 
 def run_arm(
-    name: str, arm: Arm, plan: Plan, data: Path, expected: dict[str, Expected], directory: Path
+    name: str, cluster: Trainers, data: Path, expected: dict[str, Expected], directory: Path
 ) -> Run:
-    """One run, on a new cluster.
+    """One run of the arm of this name, on a cluster that has not been started.
 
     Raises:
         BenchmarkError: an application failed, or a limit was exceeded.
     """
-    with Trainers(plan, arm, directory / "cluster") as cluster:
-        submitted = [_submit(cluster, each, data, directory) for each in plan.trainings]
+    with cluster:
+        trainings = cluster.plan.trainings
+        submitted = [_submit(cluster, each, data, directory) for each in trainings]
         with _ending(submitted):
             begun_s, busy = _await(submitted, directory)
             results = [each.submission.result(1.0) for each in submitted]

@@ -71,16 +71,16 @@ class Plan:
     nodes: int = 3
     slots_per_node: int = 3
     trainings: tuple[Training, ...] = (
-        Training("linear", 0, 0.1, 0.15, 160),
-        Training("narrow", 24, 0.02, 0.15, 160),
-        Training("wide", 64, 0.001, 0.3, 160),
+        Training("linear", 0, 0.3, 0.15, 110),
+        Training("narrow", 24, 0.03, 0.15, 110),
+        Training("wide", 64, 0.002, 0.3, 110),
     )
     tasks: int = 12
     rows: int = 300
     held_out: int = 5_000
     features: int = 16
     classes: int = 4
-    patience: int = 30
+    patience: int = 20
     better: float = 0.001
     seed: int = 2
     executor_memory_mib: int = 512

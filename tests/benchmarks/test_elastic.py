@@ -11,12 +11,14 @@ import pytest
 pytest.importorskip("pyspark")
 pytest.importorskip("torch")
 
+from benchmarks.clusters import Hrm
 from benchmarks.elastic import __main__ as command
 from benchmarks.elastic.arms import Run, Trained, Trainers, delivered, executors_over_time, run_arm
 from benchmarks.elastic.inputs import Expected, prepare
 from benchmarks.elastic.plan import ARMS, ELASTIC, QUICK, Plan, Training
 from benchmarks.elastic.plot import draw
 from benchmarks.elastic.report import Outcome, document, mean_executors, report
+from hrm.config import hrm_home
 
 NAMES = [training.name for training in Plan().trainings]
 
@@ -146,24 +148,34 @@ def test_the_command_line_chooses_arms() -> None:
             command.parse_arguments(wrong)
 
 
+class Bare(Trainers):
+    """Without archives of classes, which would be made for minutes."""
+
+    def start(self) -> None:
+        self.state_dir.mkdir(parents=True)
+        (self.state_dir / "plugins").symlink_to(hrm_home() / "plugins")
+        self.configure()
+        Hrm.start(self)
+
+
 @pytest.mark.spark
+@pytest.mark.extra
 @pytest.mark.timeout(900)
 def test_on_a_cluster_what_converges_gives_up_executors_and_models_stay_the_same(
     tmp_path: Path,
 ) -> None:
-    plan = replace(
-        QUICK,
-        nodes=1,
-        slots_per_node=4,
-        tasks=4,
-        trainings=(
-            Training("linear", 0, 0.1, 0.1, 45), Training("wide", 64, 0.001, 0.3, 40),
-        ),
-    )  # fmt: skip
+    trainings = Training("linear", 0, 0.1, 0.1, 45), Training("wide", 64, 0.001, 0.3, 40)
+    plan = replace(QUICK, nodes=1, slots_per_node=4, tasks=4, trainings=trainings)
+    assert plan.third == 2, "of two trainings it is a half"
     expected = prepare(plan, tmp_path / "data")
-    found = run_arm(ELASTIC, ARMS[ELASTIC], plan, tmp_path / "data", expected, tmp_path / "run")
-    by_name = {each.name: each for each in found.trained}
-    assert [text for each in found.trained for text in each.complaints] == []
-    counts = [count for at_s, count in by_name["linear"].executors if at_s > 0.0]
-    assert 1 in counts, "it has given up one"
-    assert max(count for _, count in by_name["wide"].executors) == 3, "and this one has got it"
+    found = run_arm(
+        ELASTIC,
+        Bare(plan, ARMS[ELASTIC], tmp_path / "run" / "cluster"),
+        tmp_path / "data",
+        expected,
+        tmp_path / "run",
+    )
+    linear, wide = found.trained
+    assert linear.complaints + wide.complaints == []
+    assert 1 in [count for at_s, count in linear.executors if at_s > 0.0], "it has given up one"
+    assert max(count for _, count in wide.executors) == 3, "and this one has got it"

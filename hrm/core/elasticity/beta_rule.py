@@ -6,15 +6,17 @@ training, and a rule of this kind reproduces the tables of RLPTO (``benchmarks.p
 
 ``on_demand``, which the source does not have, takes a worker only where something wants it: a job
 that waits, or one that learns and could have more. Otherwise the worker would be idle, and the job
-that gave it up the slower for nothing. For the same reason a worker that is free and that nothing
-of these wants goes back to a job that converges, the one with the fewest first: it may have many
-epochs left, and the others have ended.
+that gave it up the slower for nothing. For the same reason what is free and nothing of these wants
+goes back to jobs that converge, the one with the fewest workers first: they may have many epochs
+left, and the others have ended. It goes back at once, an equal part of it to each, for an epoch
+lasts until its slowest worker is done, and a new one has yet to start.
 
 Source: RLPTO (Lu et al., IEEE TPDS 2023), the scheduling loop without its agent.
 """
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple, Protocol
 
 from hrm.core.elasticity.elastic_job import ElasticityView
@@ -23,7 +25,7 @@ __all__ = ["BetaRule", "ElasticityPolicy", "Resize"]
 
 
 class Resize(NamedTuple):
-    """One worker more or less (``delta`` 1 or -1) for the job at ``place`` of the view."""
+    """``delta`` workers more, or one less (-1), for the job at ``place`` of the view."""
 
     place: int
     delta: int
@@ -59,7 +61,7 @@ class BetaRule:
             if learns and (best is None or job.change > view.jobs[best].change):
                 best = place
         if best is None and self._on_demand and not _could_learn_with_more(view):
-            best = _fewest_workers(view)
+            return _give_back(view)
         return None if best is None else Resize(best, 1)
 
 
@@ -74,7 +76,11 @@ def _could_learn_with_more(view: ElasticityView) -> bool:
     return any(job.workers < job.workers_max for job in learns)
 
 
-def _fewest_workers(view: ElasticityView) -> int | None:
-    """Of the jobs that may grow."""
+def _give_back(view: ElasticityView) -> Resize | None:
+    """To the job with the fewest workers its part of what is free."""
     places = [place for place, job in enumerate(view.jobs) if job.may_grow]
-    return min(places, key=lambda place: view.jobs[place].workers, default=None)
+    if not places:
+        return None
+    place = min(places, key=lambda place: view.jobs[place].workers)
+    job = view.jobs[place]
+    return Resize(place, min(math.ceil(view.free / len(places)), job.workers_max - job.workers))

@@ -1,11 +1,11 @@
 """Decides how many workers each training job is to have: a machine without IO.
 
-Reports go in, each checked; a policy proposes one worker more or less for one job, again and again
-until it is content, and each proposal is held against the limits before it counts; targets come
-out. What never happens, whatever a policy proposes: a job below its minimum or above its maximum,
-one that grows beyond what is free, two resizes of one job between two of its reports, more than
-``resizes_per_minute`` in the cluster, and any resize of a job that has not reported enough, or no
-longer does.
+Reports go in, each checked; a policy proposes some workers more or one less for one job, again and
+again until it is content, and each proposal is held against the limits before it counts; targets
+come out. What never happens, whatever a policy proposes: a job below its minimum or above its
+maximum, one that grows beyond what is free, two resizes of one job between two of its reports, more
+than ``resizes_per_minute`` in the cluster, and any resize of a job that has not reported enough, or
+no longer does.
 
 The live daemons and the simulator of training jobs run this code as it is.
 
@@ -245,4 +245,6 @@ def _allows(view: ElasticityView, wanted: Resize) -> bool:
     if not 0 <= wanted.place < len(view.jobs):
         return False
     job = view.jobs[wanted.place]
-    return job.may_grow if wanted.delta == 1 else wanted.delta == -1 and job.may_shrink
+    if wanted.delta < 1:
+        return wanted.delta == -1 and job.may_shrink
+    return job.may_grow and wanted.delta <= min(view.free, job.workers_max - job.workers)

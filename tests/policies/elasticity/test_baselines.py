@@ -60,14 +60,17 @@ def test_on_demand_the_beta_rule_takes_only_what_something_wants() -> None:
     assert rule.propose(view(flat("a"), job("b"), free=1)) == Resize(1, 1)
 
 
-def test_on_demand_what_nothing_else_wants_goes_back_to_the_smallest_that_converges() -> None:
+def test_on_demand_what_nothing_else_wants_goes_back_to_what_converges_in_equal_parts() -> None:
     rule, full = BetaRule(on_demand=True), job("c", workers=4, may_grow=False)
-    seen = view(flat("a", workers=3), flat("b", workers=1), full, reporter=None)
-    assert rule.propose(seen) == Resize(1, 1)
+    flats = flat("a", workers=3, workers_max=9), flat("b", workers=1, workers_max=9)
+    seen = view(*flats, full, reporter=None, free=5)
+    assert rule.propose(seen) == Resize(1, 3)
+    assert rule.propose(view(flats[0], full, reporter=None, free=5)) == Resize(0, 5)
+    assert rule.propose(view(flat("b"), full, reporter=None, free=5)) == Resize(0, 2), "its most"
     assert rule.propose(seen._replace(waiting=1)) is None
     assert rule.propose(seen._replace(free=0)) is None
     learns = job("c", workers=3, may_grow=False)
-    assert rule.propose(view(flat("a"), learns, reporter=None)) is None, "it may grow soon"
+    assert rule.propose(view(*flats, learns, reporter=None)) is None, "it may grow soon"
     assert BetaRule().propose(seen) is None, "the source's rule leaves it idle"
 
 
