@@ -35,12 +35,12 @@ THREADS_OF_JAVA = ("Cleaner", "process reaper", "SparkUI", "org.apache.hadoop.fs
 
 @pytest.fixture(scope="module")
 def warmed(tmp_path_factory: pytest.TempPathFactory, _tools: SparkTools) -> Iterator[Cluster]:
-    """A cluster, and a user that keeps one driver ready for the directory ``work``."""
+    """A cluster, and a user that keeps one driver ready for where applications are submitted."""
     subject = Cluster(tmp_path_factory.mktemp("warmed"), _tools)
     subject.up("--nodes", "1", "--cores", "2", "--memory", "4g")
     subject.environment["HRM_MASTER"] = subject.address
-    done = subject.run("warm", timeout_s=60.0)
-    assert done.returncode == 0, done.stderr
+    log = subject.directory / "warm.log"
+    assert subject.start(log, "warm", cwd=subject.directory).wait(60) == 0, log.read_text()
     yield subject
     done = subject.run("warm", "--stop")
     assert done.returncode == 0, done.stderr
@@ -96,6 +96,7 @@ def test_an_application_finds_the_jvm_that_a_cold_start_would_have_given_it(
         app = warmed.start(
             tmp_path / f"{start}.log", str(APPS / "jvm_state.py"), str(result),
             f"hrm://{warmed.address}", program=(sys.executable,), environment=environment,
+            cwd=warmed.directory,
         )  # fmt: skip
         assert app.wait(RUN_LIMIT_S) == 0, (tmp_path / f"{start}.log").read_text()
         found[start] = json.loads(result.read_text())
