@@ -12,12 +12,13 @@ from hrm.autoscale.files import KeptHistory
 from hrm.core.pool.sample import (
     Amount,
     PoolApplication,
-    PoolLeaf,
     PoolNode,
+    PoolQueue,
+    held_share,
     pool_sample,
 )
 from hrm.core.pool.scaler import PoolSample
-from hrm.core.tenancy.queue_status import WITHOUT_PLACE
+from hrm.core.tenancy.queue_status import WITHOUT_PLACE, WaitReason
 from hrm.core.vocabulary.history import StateEvent
 from hrm.core.vocabulary.model import ApplicationId
 from hrm.errors import HrmError
@@ -29,14 +30,12 @@ if TYPE_CHECKING:
     from hrm.v1.events_pb2_grpc import EventServiceStub
     from hrm.v1.queues_pb2_grpc import QueueServiceStub
 
-__all__ = ["MasterFeed", "pool_application", "pool_leaf", "pool_node"]
-
-_WITHOUT_PLACE = frozenset(reason.value for reason in WITHOUT_PLACE)
+__all__ = ["MasterFeed", "pool_application", "pool_node", "pool_queue"]
 
 PAGES_MAX = 10_000
 KINDS = ("container", "journal")
-WAITING_LIMIT = 20
-"""Applications that wait, of each queue: one without a place is among the first, or will be."""
+WAITING_LIMIT = 1_000
+"""Applications of each queue of which it is asked why they wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,20 +103,19 @@ class MasterFeed:
             for each in listed
             if each.containers_running or each.containers_waiting
         ]
-        leaves = [
+        queues = [
             queue
             for page in self._pages(
                 self.queues.ListQueues, queues_pb2.ListQueuesRequest(waiting_limit=WAITING_LIMIT)
             )
             for queue in page.queues
-            if queue.is_leaf
         ]
         last = self._cluster()
         return pool_sample(
             now,
             map(pool_node, nodes),
             map(pool_application, applications),
-            map(pool_leaf, leaves),
+            map(pool_queue, queues),
             forecast_nodes,
             is_complete=first.epoch == last.epoch and not (first.incomplete or last.incomplete),
         )
@@ -188,14 +186,19 @@ def pool_application(application: admin_pb2.Application) -> PoolApplication:
     )
 
 
-def pool_leaf(leaf: queues_pb2.Queue) -> PoolLeaf:
-    """As the master lists it, with some of what waits."""
-    return PoolLeaf(
-        used=_amount(leaf.used),
-        pending=_amount(leaf.pending),
-        maximum=_in_numbers(leaf.stated.maximum, leaf.maximum, math.inf),
-        guaranteed=_in_numbers(leaf.stated.guaranteed, leaf.guaranteed, 0.0),
-        is_without_place=any(each.reason in _WITHOUT_PLACE for each in leaf.waiting),
+def pool_queue(queue: queues_pb2.Queue) -> PoolQueue:
+    """As the master lists it, with what waits."""
+    known = {reason.value: reason for reason in WaitReason}
+    waits = [(known.get(x.reason, WaitReason.NONE), x.containers) for x in queue.waiting]
+    return PoolQueue(
+        name=queue.name,
+        is_leaf=queue.is_leaf,
+        used=_amount(queue.used),
+        pending=_amount(queue.pending),
+        maximum=_in_numbers(queue.stated.maximum, queue.maximum, math.inf),
+        guaranteed=_in_numbers(queue.stated.guaranteed, queue.guaranteed, 0.0),
+        held_share=held_share(waits, queue.waiting_total - len(waits)),
+        is_without_place=any(reason in WITHOUT_PLACE for reason, _ in waits),
     )
 
 

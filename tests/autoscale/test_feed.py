@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hrm.autoscale.feed import pool_application, pool_leaf, pool_node
+from hrm.autoscale.feed import pool_application, pool_node, pool_queue
 from hrm.core.pool.sample import pool_sample
 from hrm.core.pool.scaler import NodeSample, PoolSample
 from hrm.v1 import admin_pb2, common_pb2, node_pb2, queues_pb2
@@ -29,11 +29,12 @@ def application(name: str, places: list[str], workload_class: int = BATCH) -> ad
 
 def leaf(
     used: float = 0, pending: float = 0, stated_maximum: str = "", maximum: float = 100,
-    stated_guaranteed: str = "", guaranteed: float = 0,
+    stated_guaranteed: str = "", guaranteed: float = 0, name: str = "", is_leaf: bool = True,
 ) -> queues_pb2.Queue:  # fmt: skip
     amounts = queues_pb2.QueueAmounts
     return queues_pb2.Queue(
-        is_leaf=True,
+        name=name,
+        is_leaf=is_leaf,
         used=amounts(cores=used),
         pending=amounts(cores=pending),
         maximum=amounts(cores=maximum),
@@ -50,7 +51,7 @@ def sample_of(
     applications: list[admin_pb2.Application],
     leaves: list[queues_pb2.Queue],
 ) -> PoolSample:
-    given = map(pool_node, nodes), map(pool_application, applications), map(pool_leaf, leaves)
+    given = map(pool_node, nodes), map(pool_application, applications), map(pool_queue, leaves)
     return pool_sample(1.0, *given, None)
 
 
@@ -114,7 +115,40 @@ def test_a_first_node_with_a_gpu_is_needed_though_none_has_any() -> None:
     wanting = leaf()
     wanting.pending.gpu_memory_mib = wanting.maximum.gpu_memory_mib = 4096
     sample = sample_of([node("n1")], [], [wanting])
-    assert (sample.needed_nodes, sample.waiting) == (1, (0.0, 0.0, 4096.0))
+    assert (sample.needed_nodes, sample.waiting) == (2, (0.0, 0.0, 4096.0))
+
+
+def test_what_only_some_nodes_have_is_counted_in_those() -> None:
+    """Ten nodes without a GPU and one with 16 GiB: a second job needs a twelfth, none needs 22."""
+    nodes = [node(f"n{number}") for number in range(11)]
+    nodes[0].resource_units[0].unit.capacity.gpu_memory_mib = 16_384
+    needed = []
+    for used, pending in ((0, 16_384), (16_384, 0), (16_384, 16_384), (16_384, 32_768)):
+        of_gpus = leaf()
+        of_gpus.used.gpu_memory_mib, of_gpus.pending.gpu_memory_mib = used, pending
+        of_gpus.maximum.gpu_memory_mib = 1e6
+        needed.append(sample_of(nodes, [], [of_gpus]).needed_nodes)
+    assert needed == [1, 1, 12, 13]
+
+
+def test_maxima_of_parents_count_for_all_below_them_together() -> None:
+    nodes = [node("n1"), node("n2")]
+    parent = leaf(used=4, stated_maximum="12", maximum=12, name="root.p", is_leaf=False)
+    leaves = [leaf(used=4, pending=40, name="root.p.a"), leaf(pending=40, name="root.p.b")]
+    root = leaf(name="root", is_leaf=False)
+    sample = sample_of(nodes, [], [root, parent, *leaves])
+    assert (sample.waiting[0], sample.needed_nodes) == (8.0, 3)
+
+
+def test_what_limits_of_applications_and_users_hold_back_needs_no_nodes() -> None:
+    waiting = leaf(used=4, pending=40)
+    waiting.waiting_total = 10
+    for number in range(10):
+        reason = "max-running" if number < 8 else "no-place"
+        waiting.waiting.add(application_id=f"a{number}", reason=reason, containers=2)
+    assert sample_of([node("n1")], [], [waiting]).needed_nodes == 3  # 4 and a fifth of 40
+    waiting.waiting_total = 26  # of 16 more nothing is said
+    assert sample_of([node("n1")], [], [waiting]).needed_nodes == 7  # 4 and 20/36 of 40
 
 
 def test_what_waits_for_a_place_is_known_from_what_queues_say_of_it() -> None:

@@ -330,6 +330,36 @@ def test_a_report_that_is_none_changes_nothing_and_is_explained(
     assert says in line
 
 
+def limited() -> tuple[Trainings, ApplicationId]:
+    """A converged training with one executor of four; others want more than there is."""
+    trainings = Trainings(cores=4)
+    app, _ = trainings.submit(4), trainings.submit(8)
+    for epoch in range(14):
+        trainings.report(app, converged(epoch))
+        trainings.keep_to_limit(app)
+    assert trainings.limit(app) == 1
+    return trainings, app
+
+
+def test_what_trains_no_more_has_its_executors_again() -> None:
+    """It scores and writes what it has learned, which is no training, and says nothing of it."""
+    trainings, app = limited()
+    trainings.cluster.advance(60.0)
+    assert trainings.limit(app) is not None
+    trainings.cluster.advance(90.0)
+    assert trainings.limit(app) is None
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_another_model_of_an_application_begins_without_the_limit_of_the_last(first: int) -> None:
+    trainings, app = limited()
+    trainings.report(app, 0.1, epoch=first)
+    assert trainings.limit(app) is None
+    for epoch in range(2, 8):
+        trainings.report(app, learning(epoch), epoch=first + epoch)
+    assert trainings.limit(app) is None, "it has reported too few to be judged again"
+
+
 def test_a_stream_is_not_elastic_and_one_that_becomes_a_stream_is_no_more() -> None:
     trainings = Trainings(cores=4)
     app, _ = trainings.submit(4), trainings.submit(4)

@@ -190,6 +190,13 @@ class ElasticityCore:
         self._asking = asking._replace(steps=asking.steps + 1)
         return [SetWorkers(job_id=job.about.job_id, workers=job.workers, why=why)]
 
+    def is_silent(self, job_id: ApplicationId, now: float) -> bool:
+        """Whether a job has not reported for so long that it may have stopped training."""
+        job = self.jobs[job_id]
+        epoch_s = job.history[-1].seconds if job.history else 0.0
+        limit_s = max(self.settings.silence_s, self.settings.silence_epochs * epoch_s)
+        return now - job.reported_at > limit_s
+
     def view(self, now: float, reporter: ApplicationId | None, steps: int = 0) -> ElasticityView:
         """What a policy sees now."""
         recent = self._resized_at
@@ -209,9 +216,7 @@ class ElasticityCore:
         about, workers = job.about, job.workers
         warm = job.reports >= self.settings.warm_reports
         last = job.history[-1] if job.history else None
-        epoch_s = 0.0 if last is None else last.seconds
-        limit_s = max(self.settings.silence_s, self.settings.silence_epochs * epoch_s)
-        silent = now - job.reported_at > limit_s
+        silent = self.is_silent(job.about.job_id, now)
         may = open_now and warm and last is not None and not job.resized and not silent
         return ElasticJobView(
             about.job_id,

@@ -7,7 +7,8 @@ learns no more is worth half. Three rules follow, of which a moment has one:
 
 - Something waits: its first worker would add a whole unit. The running job whose last worker is
   worth least gives that up, where it is worth less than a good half of a unit.
-- Something is free: it goes to the job to which it is worth most.
+- Something is free: it goes to the jobs to which it is worth most, to each all that it gets at
+  once.
 - Neither: a worker moves where it is worth several times as much, for a move costs both jobs time.
 
 Where the job in question may not change yet, it is waited for, until it has reported enough or is
@@ -82,13 +83,29 @@ class SpeedUpRule:
         takers = heapq.nlargest(max(1, view.free), self._worths(view, places, 1))
         if view.free:
             able = (place for _, place in takers if view.jobs[place].may_grow)
-            return next((Resize(place, 1) for place in able), None)
+            return next((self._grow(view, places, place) for place in able), None)
         if not takers:
             return None
         ((most, taker),) = takers
         if not view.jobs[taker].warm or not view.jobs[taker].since_resize:
             return None
         return self._release(view, [n for n in places if n != taker], 1, most / self._moves)
+
+    def _grow(self, view: ElasticityView, places: Sequence[int], taker: int) -> Resize:
+        """All at once that ``taker`` gets of what is free, where each worker goes to where it is
+        worth most: each resize costs an epoch time."""
+        heap = [(-worth, place) for worth, place in self._worths(view, places, 1)]
+        heapq.heapify(heap)
+        given = dict.fromkeys(places, 0)
+        for _ in range(view.free):
+            if not heap:
+                break
+            _, place = heapq.heappop(heap)
+            given[place] += 1
+            job = view.jobs[place]
+            if job.workers + given[place] < job.workers_max:
+                heapq.heappush(heap, (-self._worth(job, job.workers + given[place] + 1), place))
+        return Resize(taker, max(1, given[taker]))
 
     def _release(
         self, view: ElasticityView, places: Sequence[int], count: int, below: float
@@ -106,8 +123,12 @@ class SpeedUpRule:
         for place in places:
             job = view.jobs[place]
             if job.workers != (job.workers_max if more else job.workers_min):
-                points = job.points * (self._learned if has_learned(job) else 1.0)
-                yield points * speed_up(job.paces, job.workers + more), place
+                yield self._worth(job, job.workers + more), place
+
+    def _worth(self, job: ElasticJobView, workers: int) -> float:
+        """Of a job's ``workers``-th worker."""
+        points = job.points * (self._learned if has_learned(job) else 1.0)
+        return points * speed_up(job.paces, workers)
 
 
 def has_learned(job: ElasticJobView) -> bool:

@@ -12,6 +12,8 @@ free while nothing waits goes back to those that learn, and where none of them c
 the others.
 
 An application that reports nothing is never touched, nor a stream, nor a driver of a submission.
+One that has been silent for long, or whose epochs begin again, as those of another model do, begins
+anew without a limit.
 An accuracy that is not stated is taken from the loss: the part of the greatest loss that is gone.
 
 To look at all that waits, and at all rows for what is free, costs as much as the cluster is large.
@@ -56,6 +58,8 @@ from hrm.core.vocabulary.model import (
 __all__ = ["ElasticApplications"]
 
 _DEFAULT_PROFILE = 0
+_FIRST_EPOCH = 1
+"""Some count from 0, and some from 1."""
 _EPOCHS_MAX = 10**9
 """Where the application does not say how many there will be."""
 _LEAST_S = 1e-3
@@ -109,6 +113,8 @@ class ElasticApplications:
         if app.record.workload_class is WorkloadClass.STREAM:
             self.forget(app, now)
             return
+        if self._begins_another(app, reports[0]):
+            self.forget(app, now)
         training = self._trainings.setdefault(app.application_id, _Training())
         if not self._follow(app, reports[-1], now):
             return
@@ -139,6 +145,8 @@ class ElasticApplications:
             return
         self._next_tick_s = now + self._master_state.bounds.elastic_period_s
         apps = self._master_state.applications
+        for name in [x for x in self._trainings if self._trains_no_more(x, now)]:
+            self.forget(apps[name], now)
         limited = [apps[x] for x in self._trainings if apps[x].executors_max is not None]
         sizes = [x for app in limited if (x := self._sample(app)) is not None]
         if sizes:
@@ -146,6 +154,16 @@ class ElasticApplications:
             largest = max(sizes, key=lambda x: demand_vector(x.request.resources))
             self._capacity(apps[largest.application_id], now)
             self._decide()
+
+    def _begins_another(self, app: Application, report: TrainingReport) -> bool:
+        """Whether it is the first epoch of another model, such as the next of a grid search."""
+        job = self.core.jobs.get(app.application_id)
+        is_first = report.epoch <= _FIRST_EPOCH
+        return job is not None and is_first and job.reports >= self.core.settings.warm_reports
+
+    def _trains_no_more(self, name: ApplicationId, now: float) -> bool:
+        """Whether it has been silent for long: it scores, writes, or does what it has not said."""
+        return name in self.core.jobs and self.core.is_silent(name, now)
 
     def line(self, app: Application) -> str:
         """For ``hrm app why``; empty where it is not elastic."""

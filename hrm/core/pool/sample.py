@@ -3,8 +3,8 @@
 A node is *protected* from being drained if it holds anything that is no executor of a live
 application: a driver, or what is not understood.
 
-Amounts are cores, MiB, and MiB of GPUs, and are divided by those of the mean node: how many nodes
-of which kind there should be, only who provides machines can say.
+Amounts are cores, MiB, and MiB of GPUs, and are divided by those of the mean node that has any: how
+many nodes of which kind there should be, only who provides machines can say.
 """
 
 from __future__ import annotations
@@ -16,9 +16,12 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from hrm.core.pool.scaler import NodeSample, PoolSample
+from hrm.core.tenancy.queue_status import HELD_BY_LIMITS, WaitReason
 from hrm.core.vocabulary.model import ApplicationId, is_driver
 
-__all__ = ["Amount", "PoolApplication", "PoolLeaf", "PoolNode", "pool_sample"]
+__all__ = [
+    "Amount", "PoolApplication", "PoolNode", "PoolQueue", "held_share", "pool_sample",
+]  # fmt: skip
 
 Amount: TypeAlias = tuple[float, float, float]
 """Cores, MiB, MiB of GPUs."""
@@ -47,41 +50,56 @@ class PoolApplication:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PoolLeaf:
-    """A queue without others below it.
+class PoolQueue:
+    """A queue of applications; those above it have its name's beginning, up to a dot.
 
     Attributes:
-        maximum: in numbers; infinite where none is stated, or a part of the cluster, which grows
-            with it.
+        maximum: of its own, in numbers; infinite where none is stated, or a part of the cluster,
+            which grows with it.
         guaranteed: in numbers; 0 where it is a part of the cluster.
+        held_share: of what waits, the part that a limit of applications or users holds back.
         is_without_place: something may start by its queue, and no node has a place for it.
     """
 
+    name: str
+    is_leaf: bool
     used: Amount
     pending: Amount
     maximum: Amount = (math.inf, math.inf, math.inf)
     guaranteed: Amount = (0.0, 0.0, 0.0)
+    held_share: float = 0.0
     is_without_place: bool = False
 
-    @property
-    def startable(self) -> Amount:
-        """What waits, as far as the maximum lets it start."""
-        columns = zip(self.pending, self.maximum, self.used, strict=True)
-        cores, memory, gpus = (min(x, max(0.0, most - used)) for x, most, used in columns)
-        return (cores, memory, gpus)
+
+def held_share(waits: Iterable[tuple[WaitReason, int]], unlisted: int) -> float:
+    """Of what waits in a leaf, the part that more nodes would not start.
+
+    Args:
+        waits: of applications that wait, why, and with how many containers.
+        unlisted: how many applications wait besides; they count as one container each that could
+            start.
+    """
+    held = others = 0
+    for reason, containers in waits:
+        if reason in HELD_BY_LIMITS:
+            held += containers
+        else:
+            others += containers
+    return held / (held + others + unlisted) if held else 0.0
 
 
 def pool_sample(
     now: float,
     nodes: Iterable[PoolNode],
     applications: Iterable[PoolApplication],
-    leaves: Iterable[PoolLeaf],
+    queues: Iterable[PoolQueue],
     forecast_nodes: int | None,
     *,
     is_complete: bool = True,
 ) -> PoolSample:
     """The cluster as a scaler sees it. ``is_complete``: all that runs is known."""
-    nodes, leaves = list(nodes), list(leaves)
+    nodes, queues = list(nodes), list(queues)
+    leaves = [queue for queue in queues if queue.is_leaf]
     understood: Counter[str] = Counter()
     streams: dict[str, set[str]] = {}
     for application in applications:
@@ -91,7 +109,7 @@ def pool_sample(
         if not application.is_batch:
             for node in application.running_on:
                 streams.setdefault(node, set()).add(application.name)
-    startable = _sum(leaf.startable for leaf in leaves)
+    startable = _startable(queues)
     return PoolSample(
         now=now,
         nodes=tuple(
@@ -120,11 +138,40 @@ def _sum(amounts: Iterable[Amount]) -> Amount:
     return (cores, memory, gpus)
 
 
+def _startable(queues: list[PoolQueue]) -> Amount:
+    """What waits, as far as the maxima of its queue and of those above it let it start."""
+    left = {
+        queue.name: [max(0.0, x - y) for x, y in zip(queue.maximum, queue.used, strict=True)]
+        for queue in queues
+    }
+    found = [0.0, 0.0, 0.0]
+    for leaf in queues:
+        if not leaf.is_leaf:
+            continue
+        parts = leaf.name.split(".")
+        path = [".".join(parts[:n]) for n in range(1, len(parts) + 1)]
+        bounds = [left[name] for name in path if name in left]
+        for index, pending in enumerate(leaf.pending):
+            wanted = pending * (1.0 - leaf.held_share)
+            amount = min([wanted, *(bound[index] for bound in bounds)])
+            found[index] += amount
+            for bound in bounds:
+                bound[index] -= amount
+    return (found[0], found[1], found[2])
+
+
 def _nodes_for(amount: Amount, nodes: list[PoolNode]) -> int:
-    """Nodes of the mean size; a first one where there is none whose size could be counted in."""
+    """Nodes like the mean of those that have any of it; a first one where none has. More of what
+    only some have, such as GPUs, are more than all that there are."""
     found = 0
-    for total, of_all in zip(amount, _sum(node.capacity for node in nodes), strict=True):
-        if total > 0:
-            mean = of_all / len(nodes) if nodes else 0.0
-            found = max(found, math.ceil(total / mean - 1e-9) if mean > 0 else 1)
+    for index, total in enumerate(amount):
+        having = [x.capacity[index] for x in nodes if x.capacity[index] > 0]
+        if total <= 0:
+            continue
+        if not having:
+            found = max(found, len(nodes) + 1)
+            continue
+        wanted = math.ceil(total * len(having) / sum(having) - 1e-9)
+        others = len(nodes) - len(having) if wanted > len(having) else 0
+        found = max(found, wanted + others)
     return found

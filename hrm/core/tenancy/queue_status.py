@@ -12,9 +12,15 @@ from hrm.core.vocabulary.model import ApplicationId, ContainerId, Resources
 from hrm.core.vocabulary.priority_class import PriorityClass
 
 __all__ = [
-    "WITHOUT_PLACE", "ClassCount", "QueueStatus", "QueueWait", "Supposed", "Supposition",
+    "HELD_BY_LIMITS",
+    "WITHOUT_PLACE",
+    "ClassCount",
+    "QueueStatus",
+    "QueueWait",
+    "Supposed",
+    "Supposition",
     "WaitReason",
-]  # fmt: skip
+]
 
 
 class WaitReason(enum.Enum):
@@ -33,6 +39,15 @@ class WaitReason(enum.Enum):
     RECOVERING = "recovering"
 
 
+HELD_BY_LIMITS = frozenset(
+    {
+        WaitReason.MAX_RUNNING,
+        WaitReason.QUEUE_MAXIMUM,
+        WaitReason.USER_LIMIT,
+        WaitReason.DRIVER_SHARE,
+    }
+)
+"""A limit of its queue or user holds it back: more nodes would not start it."""
 WITHOUT_PLACE = frozenset({WaitReason.NO_PLACE, WaitReason.GANG})
 """It may start by its queue, and there is no place for it."""
 

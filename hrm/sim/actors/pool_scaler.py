@@ -19,7 +19,14 @@ from hrm.core.master.entities import Application
 from hrm.core.master.queue_report import queue_statuses
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
-from hrm.core.pool.sample import Amount, PoolApplication, PoolLeaf, PoolNode, pool_sample
+from hrm.core.pool.sample import (
+    Amount,
+    PoolApplication,
+    PoolNode,
+    PoolQueue,
+    held_share,
+    pool_sample,
+)
 from hrm.core.pool.scaler import CallHook, DrainNodes, PoolSample, ReturnNodes, Scaler, ScalerOrder
 from hrm.core.queue.resource_unit import UnitQueue
 from hrm.core.tenancy.queue_spec import Quota
@@ -175,10 +182,10 @@ def _sample(core: MasterCore, now: float) -> PoolSample:
         for node in master_state.nodes.values()
         if node.state is not NodeState.LOST
     ]
-    leaves = [_leaf(x) for x in queue_statuses(master_state, core.placement.queues) if x.is_leaf]
+    queues = map(_queue, queue_statuses(master_state, core.placement.queues))
     apps = map(_application, master_state.live.values())
     complete = master_state.sees_all(now)
-    return pool_sample(now, nodes, apps, leaves, None, is_complete=complete)
+    return pool_sample(now, nodes, apps, queues, None, is_complete=complete)
 
 
 def _held(unit: UnitQueue | None) -> int:
@@ -211,13 +218,17 @@ def _application(app: Application) -> PoolApplication:
     )
 
 
-def _leaf(status: QueueStatus) -> PoolLeaf:
-    return PoolLeaf(
+def _queue(status: QueueStatus) -> PoolQueue:
+    waits = [(wait.reason, wait.containers) for wait in status.waiting]
+    return PoolQueue(
+        name=status.spec.name,
+        is_leaf=status.is_leaf,
         used=status.used,
         pending=status.pending,
         maximum=_in_numbers(status.spec.maximum, status.maximum, math.inf),
         guaranteed=_in_numbers(status.spec.guaranteed, status.guaranteed, 0.0),
-        is_without_place=any(wait.reason in WITHOUT_PLACE for wait in status.waiting),
+        held_share=held_share(waits, status.waiting_total - len(waits)),
+        is_without_place=any(reason in WITHOUT_PLACE for reason, _ in waits),
     )
 
 
