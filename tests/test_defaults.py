@@ -23,7 +23,7 @@ from hrm.core.vocabulary.partitioning import BindingMode, Partitioning
 from hrm.pipelines.core.cluster import ClusterBounds
 from hrm.pipelines.policies import cluster, corun
 from hrm.spark import appmaster
-from hrm.spark.hrm_settings import SPARK_SETTINGS
+from hrm.spark.hrm_settings import OWN_SETTINGS, SPARK_SETTINGS
 
 HERE = Path(hrm.__file__).parent
 SETTINGS = (config.MasterSettings, config.AgentSettings, config.SchedulerSettings)
@@ -178,7 +178,7 @@ def test_the_plugin_has_the_defaults_of_the_appmaster(name: str) -> None:
     assert _number(default) == pytest.approx(OF_THE_APPMASTER[name])
 
 
-@pytest.mark.parametrize("name", sorted(_of_the_plugin()))
+@pytest.mark.parametrize("name", sorted({*_of_the_plugin()} - {*OWN_SETTINGS}))
 def test_the_plugin_has_one_default_and_its_page_the_same(name: str) -> None:
     (default,) = _of_the_plugin()[name]
     documented, _ = SPARK_SETTINGS[name]
@@ -192,7 +192,7 @@ def test_the_plugin_reads_what_is_compared_here() -> None:
     assert len(_of_the_plugin()) > 12
     reads = re.compile(r'conf\.get\w*\(\s*"(spark\.hrm\.[\w.]+)')
     read = {x for path in SCALA for x in reads.findall(path.read_text())}
-    assert read <= set(SPARK_SETTINGS)
+    assert read <= {*SPARK_SETTINGS, *OWN_SETTINGS}
 
 
 def test_the_port_of_a_master() -> None:

@@ -34,7 +34,7 @@ __all__ = ["MasterFeed", "pool_application", "pool_node", "pool_queue"]
 
 PAGES_MAX = 10_000
 KINDS = ("container", "journal")
-WAITING_LIMIT = 1_000
+WAITS_ASKED = 1_000
 """Applications of each queue of which it is asked why they wait."""
 
 
@@ -106,7 +106,7 @@ class MasterFeed:
         queues = [
             queue
             for page in self._pages(
-                self.queues.ListQueues, queues_pb2.ListQueuesRequest(waiting_limit=WAITING_LIMIT)
+                self.queues.ListQueues, queues_pb2.ListQueuesRequest(waiting_limit=WAITS_ASKED)
             )
             for queue in page.queues
         ]

@@ -23,7 +23,7 @@ from hrm.cli.spark import Shell, exports
 if TYPE_CHECKING:
     import grpc
 
-    from hrm.cli.connect_server import ConnectOptions, WarmServer
+    from hrm.cli.connect_server import ConnectOptions, WarmConnectServer
     from hrm.cli.server_record import ServerRecord, ServerRecordFile
     from hrm.spark.submit import SubmissionClient
 
@@ -148,7 +148,7 @@ def _warm_server(
     wanted: ConnectOptions,
     file: ServerRecordFile,
     deadline_s: float,
-) -> WarmServer:
+) -> WarmConnectServer:
     """The server, warm, with its record kept; one whose port is taken is moved to another."""
     from hrm.cli import connect_server as made
     from hrm.spark_servers import CONNECT_PORT
@@ -189,7 +189,7 @@ def _export(variables: dict[str, str], shell: Shell | None, output: Output) -> N
         typer.echo(line)
 
 
-def _show(server: WarmServer, variables: dict[str, str], output: Output) -> None:
+def _show(server: WarmConnectServer, variables: dict[str, str], output: Output) -> None:
     """Everything but the secret."""
     submission = server.submission
     shown = variables["SPARK_REMOTE"].partition("/;")[0]

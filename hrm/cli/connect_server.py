@@ -43,7 +43,7 @@ from hrm.v1.admin_pb2_grpc import AdminServiceStub
 __all__ = [
     "IDLE",
     "ConnectOptions",
-    "WarmServer",
+    "WarmConnectServer",
     "await_warm",
     "check_reached",
     "find_or_start",
@@ -110,7 +110,7 @@ class ConnectOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WarmServer:
+class WarmConnectServer:
     """A server that is up: its submission, its record."""
 
     submission: pb.Submission
@@ -251,7 +251,7 @@ def await_warm(
     record: ServerRecord,
     deadline_s: float,
     notify: Callable[[str], None],
-) -> WarmServer:
+) -> WarmConnectServer:
     """Wait until its driver runs and has rehearsed; ``deadline_s``: of the monotonic clock.
 
     A server whose rehearsal failed serves, too: the record has the reason.
@@ -270,11 +270,11 @@ def await_warm(
         line += f" on {found.node}" if found.node else ""
         if found.state == pb.SUBMISSION_STATE_RUNNING and found.server_address:
             if record.attempt == found.attempt:
-                return WarmServer(submission=found, record=record)
+                return WarmConnectServer(submission=found, record=record)
             warmth = _warmth(admin, found)
             if warmth:
                 warm = replace(record, attempt=found.attempt, warmth=warmth)
-                return WarmServer(submission=found, record=warm)
+                return WarmConnectServer(submission=found, record=warm)
         if line != shown:
             notify(line)
             shown = line
@@ -332,7 +332,7 @@ def _why(admin: Any, found: pb.Submission) -> str:
         return f"the master does not say why: {error.details()}"
 
 
-def remote(server: WarmServer) -> tuple[dict[str, str], str]:
+def remote(server: WarmConnectServer) -> tuple[dict[str, str], str]:
     """The variables that a client needs, and how they reach it from here; empty: as they are.
 
     A client of Spark sends its token in clear text to the host ``localhost`` alone, by a variable
@@ -354,7 +354,7 @@ def remote(server: WarmServer) -> tuple[dict[str, str], str]:
     return {"SPARK_REMOTE": f"sc://{shown}:{port}/;authorization={bearer}"}, ""
 
 
-def check_reached(server: WarmServer) -> str:
+def check_reached(server: WarmConnectServer) -> str:
     """One call with the token, which changes nothing; returns why it cannot be reached from here,
     empty: it can, or is at another machine's loopback.
 
@@ -388,7 +388,7 @@ def check_reached(server: WarmServer) -> str:
     return ""
 
 
-def _listens(server: WarmServer) -> tuple[str, int]:
+def _listens(server: WarmConnectServer) -> tuple[str, int]:
     """The node's host, without brackets, and the server's port."""
     host, _, port = server.submission.server_address.removeprefix("sc://").rpartition(":")
     return host.strip("[]"), int(port)

@@ -15,13 +15,20 @@ from collections.abc import Iterable, Mapping
 from hrm.errors import InvalidRequest
 from hrm.queue_settings import TENANT, TENANT_WARNING, queue_settings_of
 
-__all__ = ["LOCALIZE_MODES", "SPARK_SETTINGS", "check_text", "check_values", "unknown_names"]
+__all__ = [
+    "LOCALIZE_MODES",
+    "OWN_SETTINGS",
+    "SPARK_SETTINGS",
+    "check_text",
+    "check_values",
+    "unknown_names",
+]
 
 LOCALIZE_MODES = ("named", "all", "none")
 """Which files executors have before their JVMs start (``hrm.spark.early_files``)."""
 _PREFIX = "spark.hrm."
 _DRIVER_ENVIRONMENT = "spark.hrm.driverEnv."
-_OWN = ("spark.hrm.start",)
+OWN_SETTINGS = ("spark.hrm.start",)
 """What HRM sets itself, to report it: how a driver started."""
 _BOOLEANS = ("true", "false")
 _CHOICES: dict[str, tuple[str, ...]] = {
@@ -208,7 +215,7 @@ def unknown_names(names: Iterable[str]) -> list[str]:
     by_letters = {name.lower(): name for name in SPARK_SETTINGS}
     lines = []
     for name in sorted(names):
-        known = name in (*SPARK_SETTINGS, *_OWN) or name.startswith(_DRIVER_ENVIRONMENT)
+        known = name in (*SPARK_SETTINGS, *OWN_SETTINGS) or name.startswith(_DRIVER_ENVIRONMENT)
         if not name.startswith(_PREFIX) or known:
             continue
         if name == TENANT:

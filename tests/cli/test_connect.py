@@ -17,7 +17,7 @@ from typer.testing import CliRunner, Result
 
 from hrm.cli import connect_server
 from hrm.cli.app import app
-from hrm.cli.connect_server import ConnectOptions, WarmServer, remote, spark_version
+from hrm.cli.connect_server import ConnectOptions, WarmConnectServer, remote, spark_version
 from hrm.cli.server_record import ServerRecord, ServerRecordFile, kind_of
 from hrm.errors import InvalidConfig
 from hrm.spark import submit
@@ -383,9 +383,9 @@ def test_without_a_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert "no cluster of yours runs here" in done.stderr
 
 
-def served(address: str, *, loopback: bool) -> WarmServer:
+def served(address: str, *, loopback: bool) -> WarmConnectServer:
     record = ServerRecord(token="a+b", submission_id=FIRST, loopback=loopback)
-    return WarmServer(submission=pb.Submission(server_address=address), record=record)
+    return WarmConnectServer(submission=pb.Submission(server_address=address), record=record)
 
 
 def test_addresses_of_other_machines() -> None:

@@ -325,9 +325,10 @@ def test_a_second_table_is_found(source: str) -> None:
 
 
 def test_causes_are_distinguished_in_one_place() -> None:
-    # They look at what is ordered for a victim, or at what may be requested again, not at whose
-    # fault an end is.
+    # They look at what is ordered for a victim, at what may be requested again, or at whether a
+    # recording is whole, not at whose fault an end is.
     others = {
+        "agent/gpu/use_records.py", "policies/shared_gpu/container_uses.py",
         "core/master/places.py", "core/master/state.py", "sim/oracle/bindings.py",
         "sim/oracle/grants.py", "sim/oracle/place_keeping.py", "sim/oracle/preemptions.py",
         "sim/oracle/started_gangs.py", "sim/oracle/taken_back.py",

@@ -19,7 +19,7 @@ from hrm.pipelines.master.streams import WorkerStream
 from hrm.pipelines.policies.corun import Stdm
 from hrm.pipelines.policies.corun.store import load_estimates, merge_estimates
 from hrm.v1 import pipeline_pb2 as pb
-from hrm.wire import pipelines as pw
+from hrm.wire.gpu_uses import to_gpu_use
 
 ROW, OTHER = Row("edges", 1, "P4"), Row("faces", 1, "P4")
 USERS = {NodeName("w1"): "ann", NodeName("w2"): "ann", NodeName("w3"): "bob"}
@@ -70,7 +70,7 @@ def test_what_was_measured_of_a_pipeline_is_listed_by_step(tmp_path: Path) -> No
     assert (second.size_above_mb, second.size_at_most_mb) == (400.0, 0.0)
     assert (second.gpu_s, second.gpu_use_runs) == (2.0, 1)
     assert (second.memory_mib, second.gpu_memory_mib) == pytest.approx((100.0, 800.0))
-    assert pw.to_gpu_use(second.gpu_use) == use
+    assert to_gpu_use(second.gpu_use) == use
     assert known.profiles("ann", "p/a") == [first]
     assert known.profiles("bob", "p") == []
 

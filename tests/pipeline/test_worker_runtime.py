@@ -29,7 +29,7 @@ from hrm.pipelines.worker.document import read_document
 from hrm.pipelines.worker.gpu_use_recorder import GpuUseRecording
 from hrm.pipelines.worker.runtime import ALONE_S, WorkerRuntime
 from hrm.v1 import pipeline_pb2 as pb
-from hrm.wire import pipelines as pw
+from hrm.wire.gpu_uses import to_gpu_use
 from tests.pipeline.played_master import (
     LIMIT_S,
     NAME,
@@ -124,7 +124,7 @@ async def test_what_a_step_used_of_its_gpu_is_reported(
     async with working(tmp_path, **gpu, gpu_device=3) as (runtime, master, _):
         master.place("t", "on_a_gpu", 3)
         run = await master.receive("run")
-        assert pw.to_gpu_use(run.gpu_use) == use
+        assert to_gpu_use(run.gpu_use) == use
         row = Row("on-a-gpu/visible", 0, "P4")
         assert runtime.core.estimates.gpu_use(row) == use
 

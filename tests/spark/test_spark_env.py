@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from hrm.spark.hrm_settings import OWN_SETTINGS
+
 CONF = Path(__file__).parents[2] / "spark-conf"
 SOURCES = CONF.parent / "hrm" / "spark"
 SUBMIT = "org.apache.spark.deploy.SparkSubmit"
@@ -543,8 +545,8 @@ def test_the_defaults_file_names_the_settings_that_are_read() -> None:
     sources.append(CONF.parent / "hrm" / "wire" / "requirements.py")
     texts = [path.read_text() for path in sources]
     read = {name for text in texts for name in re.findall(r'"(spark\.hrm\.[\w.]+\w)"', text)}
-    assert set(listed) == read
-    assert len(listed) == len(read)
+    assert {*listed, *OWN_SETTINGS} == read
+    assert len(listed) == len({*listed})
 
 
 def test_where_a_warm_server_is_there_the_launcher_becomes_its_client(

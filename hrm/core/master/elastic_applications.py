@@ -13,7 +13,7 @@ the others.
 
 An application that reports nothing is never touched, nor a stream, nor a driver of a submission.
 One that has been silent for long, or whose epochs begin again, as those of another model do, begins
-anew without a limit.
+again without a limit.
 An accuracy that is not stated is taken from the loss: the part of the greatest loss that is gone.
 
 To look at all that waits, and at all rows for what is free, costs as much as the cluster is large.

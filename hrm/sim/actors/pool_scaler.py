@@ -1,9 +1,9 @@
 """``hrm autoscale`` in virtual time, and the machines that its hook ends and starts.
 
 A look reads the master's state at one moment. Drains are calls, which a master that dies leaves
-without an answer: the look ends there, and the next one begins anew. The hook takes a while, fails,
-or says otherwise than it did; the process dies, and another one goes on from what was written after
-the last look. A machine that was removed comes again under its old name, with an empty disk.
+without an answer: the look ends there, and the next one begins again. The hook takes a while,
+fails, or says otherwise than it did; the process dies, and another one goes on from what was
+written last. A machine that was removed comes again under its old name, with an empty disk.
 
 It ends with the faults: whatever was removed is there again then.
 """

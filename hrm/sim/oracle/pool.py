@@ -1,6 +1,6 @@
 """Does a scaler of the pool remove, and drain, only what may go?
 
-A machine that its hook is told to remove runs nothing but what the master has given up, and has
+A machine that its hook is to remove runs nothing but what the master has given up, and has
 stopped. What it drains holds no driver, nor the last
 executors in service of a stream, and leaves as many nodes in service as there must be. No node
 stands drained that nobody has drained: it would do so for ever.

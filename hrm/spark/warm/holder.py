@@ -29,7 +29,7 @@ __all__ = ["ORDER_LIMIT_S", "START_SCRIPT", "main"]
 
 ORDER_LIMIT_S = 0.8
 """For a JVM to read its order and say whether it fits; clients wait a little longer."""
-LOG_BYTES_MAX = 1 << 20
+LOGGED_BYTES_MAX = 1 << 20
 """Of what a JVM writes before an application has it."""
 _GRACE_S = 10.0
 _CHUNK_BYTES = 65_536
@@ -205,7 +205,7 @@ class Holder:
             if not data:
                 self._poll.unregister(descriptor)
                 return False
-            if self._logged < LOG_BYTES_MAX:
+            if self._logged < LOGGED_BYTES_MAX:
                 self._logged += len(data)
                 with contextlib.suppress(OSError):  # a full disk costs the log, no more
                     os.write(self._log, data)

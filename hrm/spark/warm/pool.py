@@ -33,12 +33,12 @@ __all__ = [
     "JvmTaken",
     "KindKept",
     "KindShown",
-    "Pool",
     "PoolStopped",
     "PoolTicked",
     "StartCold",
     "StartJvm",
     "WarmBounds",
+    "WarmDriverPool",
 ]
 
 REQUESTS_MIN = 2
@@ -216,7 +216,7 @@ class KindShown:
     problem: str
 
 
-class Pool:
+class WarmDriverPool:
     """Invariants: at most one JVM is STARTING; JVMs that are READY are of wanted kinds; each
     request gets one reply, at once; a JVM is handed over once."""
 

@@ -93,7 +93,7 @@ class WarmServer:
         idle_s: Callable[[], float] = lambda: float(psutil.cpu_times().idle),
     ) -> None:
         """``idle_s``: seconds that cores have been idle since the machine started."""
-        self._pool = pool.Pool(bounds)
+        self._pool = pool.WarmDriverPool(bounds)
         self._directory = directory
         self._own = surroundings()
         self._selector = selectors.DefaultSelector()

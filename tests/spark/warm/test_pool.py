@@ -20,20 +20,20 @@ from hrm.spark.warm.pool import (
     JvmReady,
     JvmTaken,
     KindKept,
-    Pool,
     PoolStopped,
     PoolTicked,
     StartCold,
     StartJvm,
     WarmBounds,
+    WarmDriverPool,
 )
 
 BOUNDS = WarmBounds(per_kind=1, kinds_max=2, memory_max_mib=1000, idle_s=100.0, delay_s=5.0)
 
 
-def pool_with(kind: str, bounds: WarmBounds = BOUNDS) -> Pool:
+def pool_with(kind: str, bounds: WarmBounds = BOUNDS) -> WarmDriverPool:
     """One JVM of ``kind`` is ready, number 1."""
-    pool = Pool(bounds)
+    pool = WarmDriverPool(bounds)
     assert pool.handle(KindKept(now=0.0, kind=kind)) == [StartJvm(jvm=1, kind=kind)]
     assert pool.handle(JvmReady(now=10.0, jvm=1, memory_mib=400)) == []
     return pool
@@ -63,7 +63,7 @@ def test_two_applications_that_want_the_one_jvm_get_one_warm_and_one_cold_start(
 
 
 def test_a_kind_gets_a_jvm_when_it_is_asked_for_again() -> None:
-    pool = Pool(BOUNDS)
+    pool = WarmDriverPool(BOUNDS)
     assert pool.handle(DriverRequested(now=0.0, request=1, kind="a")) == [
         StartCold(request=1, why="the first of its kind")
     ]
@@ -85,7 +85,7 @@ def test_the_kinds_asked_for_last_have_jvms_and_the_users_own_stays() -> None:
 
 
 def test_a_kind_that_nobody_asks_for_any_more_loses_its_jvm() -> None:
-    pool = Pool(BOUNDS)
+    pool = WarmDriverPool(BOUNDS)
     for request in range(REQUESTS_MIN):
         pool.handle(DriverRequested(now=0.0, request=request, kind="a"))
     pool.handle(PoolTicked(now=5.0))
@@ -99,7 +99,7 @@ def test_a_kind_that_nobody_asks_for_any_more_loses_its_jvm() -> None:
 
 
 def test_memory_is_bounded_by_what_a_jvm_has_been_seen_to_take() -> None:
-    pool = Pool(WarmBounds(per_kind=3, memory_max_mib=1000, delay_s=0.0))
+    pool = WarmDriverPool(WarmBounds(per_kind=3, memory_max_mib=1000, delay_s=0.0))
     pool.handle(KindKept(now=0.0, kind="a"))
     assert pool.handle(JvmReady(now=10.0, jvm=1, memory_mib=400)) == [StartJvm(jvm=2, kind="a")]
     assert pool.handle(JvmReady(now=11.0, jvm=2, memory_mib=400)) == [], "a third would be 1200"
@@ -108,7 +108,7 @@ def test_memory_is_bounded_by_what_a_jvm_has_been_seen_to_take() -> None:
 
 
 def test_a_jvm_that_hangs_in_its_rehearsal_is_ended_and_the_kind_is_given_up_in_the_end() -> None:
-    pool = Pool(BOUNDS)
+    pool = WarmDriverPool(BOUNDS)
     pool.handle(KindKept(now=0.0, kind="a"))
     now = 0.0
     for number in range(1, FAILURES_MAX + 1):
@@ -146,7 +146,7 @@ def test_when_it_stops_what_waits_ends_and_nothing_else_starts() -> None:
 
 
 def test_kinds_that_are_only_counted_are_bounded() -> None:
-    pool = Pool(BOUNDS)
+    pool = WarmDriverPool(BOUNDS)
     pool.handle(KindKept(now=0.0, kind="kept"))
     for number in range(2 * KINDS_KNOWN_MAX):
         pool.handle(DriverRequested(now=1.0, request=number, kind=number))
@@ -167,7 +167,7 @@ STEPS = st.lists(
 @given(STEPS)
 def test_bounds_and_replies_hold_whatever_happens(steps: list[tuple[str, int, float]]) -> None:
     """Each request has one reply, none gets a JVM that another has, and bounds hold."""
-    pool, now, asked = Pool(BOUNDS), 0.0, 0
+    pool, now, asked = WarmDriverPool(BOUNDS), 0.0, 0
     handed: set[int] = set()
     living: dict[int, object] = {}
     ready: set[int] = set()
