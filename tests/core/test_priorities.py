@@ -416,3 +416,22 @@ def test_what_preempts_nothing_is_not_stated_together_with_interrupts() -> None:
 def test_only_an_order_of_classes_interrupts(stated: dict[str, object]) -> None:
     with pytest.raises(ValueError, match='only with order = "classes"'):
         spec_from("root.a", stated)
+
+
+@pytest.mark.parametrize("wanted", [1, 3, 6])
+@pytest.mark.parametrize("schedulers", [1, 6])
+def test_all_that_the_highest_requests_interrupts_at_the_default_pace(
+    schedulers: int, wanted: int
+) -> None:
+    """The last one had passed the queue while its predecessors' victims were ending, and then
+    waited for ever."""
+    nodes = [unit(f"n{number}", vcores=2, memory_mib=65_536) for number in range(4)]
+    cluster = VirtualCluster(nodes, queues=[INTERRUPTING], schedulers=schedulers)
+    lower = cluster.submit(8, queue="a", name="lower")
+    cluster.advance(10)
+    highest = cluster.submit(wanted, queue="a", priority=5, name="highest")
+    for _ in range(60):
+        again(cluster, lower, executors=8)
+        cluster.advance(1)
+    assert running(cluster, highest) == wanted
+    assert running(cluster, lower) == 8 - wanted

@@ -147,15 +147,16 @@ class QueueReclaim:
         unique = {x.name: x for x in leaves}
         for account in sorted(unique.values(), key=_rank):
             for container in list(self._usage.unplaced.get(account.name, {}).values()):
-                if container.waits_for or container.container_id in self._usage.on_loan:
+                if container.waits_for or container.request.yields:
                     continue
-                if container.request.yields:
-                    continue
+                app = self._master_state.applications[container.application_id]
+                is_on_loan = container.container_id in self._usage.on_loan
+                if is_on_loan and not interrupts(account, app):
+                    continue  # one that interrupts takes its place of what its own queue holds
                 if starts_where_it_waits(self._master_state, container):
                     continue
                 if container.node is not None and container.request.place == container.unit_id:
                     continue
-                app = self._master_state.applications[container.application_id]
                 is_stream = app.record.workload_class is WorkloadClass.STREAM
                 if now - container.requested_at_s < (0.0 if is_stream else wait_s):
                     continue

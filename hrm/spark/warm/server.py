@@ -42,6 +42,7 @@ from hrm.errors import HrmError, Unavailable
 from hrm.spark.warm import pool
 from hrm.spark.warm.client import VERSION, Frames, frame, peer_uid, surroundings
 from hrm.spark.warm.kind import DriverKind, StartRequest, kind_of, request_of
+from hrm.spark.warm.pool import WarmDriverPool
 
 __all__ = ["ADDRESS_FILE", "CLIENT_LIMIT_S", "WarmServer", "main", "place"]
 
@@ -93,7 +94,7 @@ class WarmServer:
         idle_s: Callable[[], float] = lambda: float(psutil.cpu_times().idle),
     ) -> None:
         """``idle_s``: seconds that cores have been idle since the machine started."""
-        self._pool = pool.WarmDriverPool(bounds)
+        self._pool = WarmDriverPool(bounds)
         self._directory = directory
         self._own = surroundings()
         self._selector = selectors.DefaultSelector()
