@@ -33,19 +33,19 @@ def test_what_learns_no_more_gives_up_executors_and_loses_nothing(
     other = narrow.submit("--conf", "spark.executor.instances=2", str(APPS / "total.py"), "20", "1")
     app = eventually(lambda: limited(narrow, 1), 120.0, "it has converged, and may have one")
     assert app["training"]["accuracy"] > 0.9
+    why = narrow.ask("app", "why", app["application_id"])
+    assert any("it may have 1 of the 3 executors" in line for line in why["details"])
+    shown = narrow.run("app", "show", app["application_id"], "--master", narrow.address).stdout
+    assert re.search(r"training +epoch \d+: loss .* accuracy .*1 executors at most", shown)
     eventually(lambda: running(narrow, "training") == 1, 60.0, "Spark has ended the others")
     assert other.wait() == 0, other.output()
 
+    eventually(lambda: running(narrow, "training") == 3, 120.0, "what nobody wants is back")
     app = narrow.application("training")
     assert app is not None
     ends = [x["end"] for x in app["containers"] if x.get("end")]
     assert {x["cause"] for x in ends} == {"END_CAUSE_EXITED"}, "by themselves"
     assert {x.get("exit_code", 0) for x in ends} == {0}
-    why = narrow.ask("app", "why", app["application_id"])
-    assert any("it may have 1 of the 3 executors" in line for line in why["details"])
-    shown = narrow.run("app", "show", app["application_id"], "--master", narrow.address).stdout
-    assert re.search(r"training +epoch \d+: loss .* accuracy .*1 executors at most", shown)
-
     (tmp_path / "finish").touch()
     assert training.wait() == 0, training.output()
     assert re.search(r"LINE 3\.00\d? 1\.00\d? |LINE 2\.99\d 1\.00", training.output())

@@ -17,7 +17,7 @@ from hrm.cli.spark import spark_submit
 from tests.integration.conftest import APPS, Cluster, command_of
 from tests.spark_tools import SparkTools
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.spark, pytest.mark.extra, pytest.mark.timeout(1800)]
 
 RUN_LIMIT_S = 240.0
 READY_LIMIT_S = 600.0

@@ -142,7 +142,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     found = Place(root)
     yield found
     found.stop()
-    left = [p for p in psutil.process_iter(["cmdline"]) if str(root) in str(p.info["cmdline"])]
+    there = [p for p in psutil.process_iter(["cmdline"]) if str(root) in str(p.info["cmdline"])]
+    _, left = psutil.wait_procs(there, timeout=LIMIT_S)
     for process in left:
         process.kill()
     shutil.rmtree(root)
