@@ -3,8 +3,9 @@
 An episode is a set of jobs on a cluster, a step one question of the elasticity core that is due
 (``hrm.policies.elasticity.features.is_due``); questions that are not are answered with "no change".
 Several questions may be of one moment. ``info["action_mask"]`` has what is allowed, another action
-is an error of the agent; action 0 changes nothing, 1 to n gives a worker to a job, ``JOBS_MAX`` + 1
-to ``JOBS_MAX`` + n takes one. A state in which only action 0 is allowed is no step.
+is an error of the agent; action 0 changes nothing, 1 to n gives a job its part of what is free,
+``JOBS_MAX`` + 1 to ``JOBS_MAX`` + n takes a worker from one. A state in which only action 0 is
+allowed is no step.
 
 Rewards (``r`` of RLPTO, eq. 5, is paid for each report that was made since the last step):
 
@@ -156,15 +157,15 @@ class ElasticityEnv(gymnasium.Env[Observation, int]):
         Raises:
             InvalidRequest: the mask does not allow it, or the episode is over.
         """
-        state = self._state
-        if state is None:
+        state, view = self._state, self._view
+        if state is None or view is None:
             raise InvalidRequest("the episode is over; reset the environment")
         count = len(state.jobs)
         own = action if action <= JOBS_MAX else action - JOBS_MAX + count
         place = 0 if action == 0 else (action - 1) % JOBS_MAX + 1
         if not 0 <= action <= 2 * JOBS_MAX or place > count or not state.mask[own]:
             raise InvalidRequest(f"action {action} is not allowed; see info['action_mask']")
-        self.cluster.decide(resize_of(own, count))
+        self.cluster.decide(resize_of(own, view))
         self._advance()
         return self._observation(), self._due, self._state is None, False, self._info()
 

@@ -300,9 +300,8 @@ def test_one_that_is_killed_while_it_waits_is_replaced(
     waiting = jvms(place)
     assert len(waiting) == 1
     waiting[0].kill()
-    eventually(
-        lambda: place.kind()["ready"] == 1 and jvms(place) != waiting, LIMIT_S, "another is ready"
-    )
+    eventually(lambda: jvms(place) not in ([], waiting), LIMIT_S, "another has started")
+    ready(place, eventually)
     assert place.run("0")[0] == 0
 
 

@@ -72,18 +72,14 @@ class SpeedUpRule:
 
     def propose(self, view: ElasticityView) -> Resize | None:
         """See ``ElasticityPolicy``."""
-        places = [
-            place
-            for place, job in enumerate(view.jobs)
-            if job.epochs_max - job.epoch >= self._epochs_left and not job.silent
-        ]
+        places = self._places(view)
         if view.waiting:
             first = sum(job.points for job in view.jobs) / max(1, len(view.jobs))
             return self._release(view, places, view.waiting - view.free, self._waits * first)
         takers = heapq.nlargest(max(1, view.free), self._worths(view, places, 1))
         if view.free:
             able = (place for _, place in takers if view.jobs[place].may_grow)
-            return next((self._grow(view, places, place) for place in able), None)
+            return next((Resize(place, self.grant(view, place)) for place in able), None)
         if not takers:
             return None
         ((most, taker),) = takers
@@ -91,12 +87,13 @@ class SpeedUpRule:
             return None
         return self._release(view, [n for n in places if n != taker], 1, most / self._moves)
 
-    def _grow(self, view: ElasticityView, places: Sequence[int], taker: int) -> Resize:
-        """All at once that ``taker`` gets of what is free, where each worker goes to where it is
-        worth most: each resize costs an epoch time."""
+    def grant(self, view: ElasticityView, taker: int) -> int:
+        """What the job at place ``taker`` gets of what is free, at least 1, where each worker goes
+        to where it is worth most. It gets all of that at once: each resize costs time."""
+        places = self._places(view)
         heap = [(-worth, place) for worth, place in self._worths(view, places, 1)]
         heapq.heapify(heap)
-        given = dict.fromkeys(places, 0)
+        given = {taker: 0} | dict.fromkeys(places, 0)
         for _ in range(view.free):
             if not heap:
                 break
@@ -105,7 +102,15 @@ class SpeedUpRule:
             job = view.jobs[place]
             if job.workers + given[place] < job.workers_max:
                 heapq.heappush(heap, (-self._worth(job, job.workers + given[place] + 1), place))
-        return Resize(taker, max(1, given[taker]))
+        return max(1, given[taker])
+
+    def _places(self, view: ElasticityView) -> list[int]:
+        """Of the jobs that are worth a resize."""
+        return [
+            place
+            for place, job in enumerate(view.jobs)
+            if job.epochs_max - job.epoch >= self._epochs_left and not job.silent
+        ]
 
     def _release(
         self, view: ElasticityView, places: Sequence[int], count: int, below: float

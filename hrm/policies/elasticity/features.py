@@ -46,7 +46,8 @@ CLUSTER_FIELDS = ("free", "waiting", "crowded", "steps", "no_reporter", "converg
 _TREND_MAX = 5.0
 RULE = SpeedUpRule()
 """What the network departs from."""
-_SCHEMA = repr((RULE.name, ELASTIC_FIELDS, CLUSTER_FIELDS))
+_ACTIONS = ("nothing", "its part of what is free", "one less")
+_SCHEMA = repr((RULE.name, ELASTIC_FIELDS, CLUSTER_FIELDS, _ACTIONS))
 ELASTICITY_SCHEMA = hashlib.sha256(_SCHEMA.encode()).hexdigest()[:16]
 
 
@@ -56,8 +57,8 @@ class ElasticityState(NamedTuple):
     Attributes:
         jobs: shape (n, ``ELASTIC_FIELDS``), float32.
         cluster: shape (``CLUSTER_FIELDS``,), float32.
-        mask: shape (2 n + 1,): what may be chosen. Action 0 is nothing, 1 to n one worker more for
-            that job, n + 1 to 2 n one less.
+        mask: shape (2 n + 1,): what may be chosen. Action 0 is nothing, 1 to n workers for that job
+            (``SpeedUpRule.grant``: all that it gets of what is free), n + 1 to 2 n one less.
         rule: the action of ``RULE``.
     """
 
@@ -78,15 +79,16 @@ def is_due(view: ElasticityView) -> bool:
     return gives or (view.free > 0 and not view.waiting) or RULE.propose(view) is not None
 
 
-def resize_of(action: int, jobs: int) -> Resize | None:
-    """The change that ``action`` means among so many jobs."""
+def resize_of(action: int, view: ElasticityView) -> Resize | None:
+    """The change that ``action`` means."""
     if action == 0:
         return None
-    return Resize(action - 1, 1) if action <= jobs else Resize(action - 1 - jobs, -1)
+    place, less = (action - 1) % len(view.jobs), action > len(view.jobs)
+    return Resize(place, -1 if less else RULE.grant(view, place))
 
 
 def action_number(resize: Resize | None, jobs: int) -> int:
-    """The inverse of ``resize_of``."""
+    """That of a change of one of so many jobs; the inverse of ``resize_of`` for ``RULE``."""
     if resize is None:
         return 0
     return 1 + resize.place + (0 if resize.delta > 0 else jobs)

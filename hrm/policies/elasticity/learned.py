@@ -73,7 +73,7 @@ class LearnedElasticity:
         inside += _inside(state.cluster, low[split:], high[split:])
         outside = 1.0 - inside / (state.jobs.size + state.cluster.size)
         action = int(np.argmax(np.where(np.isnan(logits), -np.inf, logits)))
-        return ElasticityProposal(resize_of(action, len(view.jobs)), logits[state.mask], outside)
+        return ElasticityProposal(resize_of(action, view), logits[state.mask], outside)
 
     def propose(self, view: ElasticityView) -> Resize | None:
         """See ``ElasticityPolicy``. Without a guard, a logit that is NaN is the least."""

@@ -92,8 +92,16 @@ def test_untrained_it_is_the_rule_of_speed_ups() -> None:
 
 
 def test_actions_are_numbered_both_ways() -> None:
+    seen = view(*(flat(name) for name in "abcde"), free=1)
     for resize in (None, Resize(0, 1), Resize(4, 1), Resize(0, -1), Resize(4, -1)):
-        assert resize_of(action_number(resize, 5), 5) == resize
+        assert resize_of(action_number(resize, 5), seen) == resize
+
+
+def test_a_job_that_grows_gets_all_at_once_that_the_rule_would_give_it() -> None:
+    seen = view(*(job(name, workers_max=9) for name in "ab"), free=5)
+    gets = [resize_of(action, seen) for action in (1, 2)]
+    assert gets == [Resize(0, RULE.grant(seen, 0)), Resize(1, RULE.grant(seen, 1))]
+    assert sum(each.delta for each in gets if each) == 5
 
 
 def test_a_model_for_other_features_is_refused() -> None:
