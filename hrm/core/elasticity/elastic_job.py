@@ -8,6 +8,8 @@ learning rate that drops makes a flat job gain again, and it may grow again.
 from __future__ import annotations
 
 import math
+import statistics
+from collections import deque
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
@@ -26,8 +28,10 @@ HISTORY_MAX = 128
 """Reports of a job that policies may see, the latest."""
 PACES_MAX = 16
 """Numbers of workers of a job whose epoch times are kept, the latest."""
-_PACE_REPORTS = 8
-"""A number of workers' epoch time is a moving mean over about so many reports."""
+PACE_REPORTS = 8
+"""A number of workers' epoch time is the median over so many reports at most, the latest..."""
+PACE_REPORTS_MIN = 3
+"""... and is not known before so many."""
 
 
 class EpochSample(NamedTuple):
@@ -46,9 +50,9 @@ class ElasticJobView(NamedTuple):
     ``change``: the trend, fraction of accuracy per epoch; NaN at first. ``node_s``: workers times
     seconds of the last epoch. ``since_resize``: its own reports since its last resize, or since it
     started. ``below``: its latest converging reports in a row. ``may_grow``, ``may_shrink``: what
-    the core would accept now. ``history``: oldest first, not to be changed. ``paces``: mean seconds
-    of an epoch by the number of workers that ran, not of those it may have; not to be changed
-    either. ``silent``: it has not reported for so long that it is not resized.
+    the core would accept now. ``history``: oldest first, not to be changed. ``paces``: seconds
+    of an epoch by the number of workers that ran, not of those it may have, where that is known;
+    not to be changed either. ``silent``: it has not reported for so long that it is not resized.
     """
 
     job_id: ApplicationId
@@ -104,6 +108,7 @@ class ElasticJob:
         self.workers = started.workers
         self.trend = trend
         self.history: list[EpochSample] = []
+        self._epochs_s: dict[int, deque[float]] = {}
         self.paces: dict[int, float] = {}
         self.reports = 0
         self.below = 0
@@ -114,6 +119,8 @@ class ElasticJob:
         """Since its last report."""
         self.ran = 0
         """Workers that were running at its last report; 0: there was none."""
+        self._alike = 0
+        """Reports in a row before which, and at which, so many were running."""
         self.holds: int | None = None
         self.reported_at = started.now
 
@@ -158,7 +165,8 @@ class ElasticJob:
         if len(self.history) > 2 * HISTORY_MAX:
             del self.history[:HISTORY_MAX]
         running = report.running or self.workers
-        if running == self.ran:
+        self._alike = self._alike + 1 if running == self.ran else 0
+        if self._alike > 1:
             self._pace(running, report.seconds)
         self.ran = running
         self.loss_max = max(self.loss_max, report.loss)
@@ -173,12 +181,17 @@ class ElasticJob:
         self.below_at_minimum = self.below_at_minimum + 1 if at_minimum else 0
 
     def _pace(self, workers: int, seconds: float) -> None:
-        """Take in the time of an epoch that began and ended with so many workers; a job's very
-        first does not count, for it warms up."""
-        mean = self.paces.pop(workers, seconds)
-        self.paces[workers] = mean + (seconds - mean) / _PACE_REPORTS
-        if len(self.paces) > PACES_MAX:
-            del self.paces[next(iter(self.paces))]
+        """Take in the time of an epoch that began and ended with so many workers, as the one before
+        did: a worker's first epoch takes longer, and so may those of others meanwhile."""
+        epochs_s = self._epochs_s.pop(workers, None)
+        self._epochs_s[workers] = epochs_s = epochs_s or deque(maxlen=PACE_REPORTS)
+        epochs_s.append(seconds)
+        if len(epochs_s) >= PACE_REPORTS_MIN:
+            self.paces[workers] = statistics.median(epochs_s)
+        if len(self._epochs_s) > PACES_MAX:
+            first = next(iter(self._epochs_s))
+            del self._epochs_s[first]
+            self.paces.pop(first, None)
 
     def restart_trend(self, trend: AccuracyTrend) -> None:
         """The learning rate has dropped: the job is no longer warm."""
