@@ -48,7 +48,8 @@ class ElasticJobView(NamedTuple):
     started. ``below``: its latest converging reports in a row. ``may_grow``, ``may_shrink``: what
     the core would accept now. ``history``: oldest first, not to be changed. ``paces``: mean seconds
     of an epoch by the number of workers that ran, not of those it may have; not to be changed
-    either. ``silent``: it has not reported for so long that it is not resized.
+    either. ``silent``: it has not reported for so long that it is not resized. ``serves``: what
+    waits, if anything does, could use its workers.
     """
 
     job_id: ApplicationId
@@ -75,6 +76,7 @@ class ElasticJobView(NamedTuple):
     history: Sequence[EpochSample]
     paces: Mapping[int, float] = MappingProxyType({})
     silent: bool = False
+    serves: bool = True
 
     @property
     def converging(self) -> bool:

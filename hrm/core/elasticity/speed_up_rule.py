@@ -5,8 +5,9 @@ them; those of a job that hardly scales do little. So a job's last worker, or it
 job's points times what it adds to the job's speed, in units of the speed of one worker. A job that
 learns no more is worth half. Three rules follow, of which a moment has one:
 
-- Something waits: its first worker would add a whole unit. The running job whose last worker is
-  worth least gives that up, where it is worth less than a good half of a unit.
+- Something waits: its first worker would add a whole unit. Of the running jobs whose workers it
+  could use, the one whose last worker is worth least gives that up, where it is worth less than a
+  good half of a unit.
 - Something is free: it goes to the jobs to which it is worth most, to each all that it gets at
   once.
 - Neither: a worker moves where it is worth several times as much, for a move costs both jobs time.
@@ -75,6 +76,7 @@ class SpeedUpRule:
         places = self._places(view)
         if view.waiting:
             first = sum(job.points for job in view.jobs) / max(1, len(view.jobs))
+            places = [place for place in places if view.jobs[place].serves]
             return self._release(view, places, view.waiting - view.free, self._waits * first)
         takers = heapq.nlargest(max(1, view.free), self._worths(view, places, 1))
         if view.free:
