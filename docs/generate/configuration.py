@@ -19,7 +19,10 @@ __all__ = ["document"]
 _ENVIRONMENT = {
     "HRM_HOME": ("`~/.hrm`", "directory of everything HRM keeps for you"),
     "HRM_CONFIG": ("", "the configuration file; it must exist if this is set"),
-    "HRM_MASTER": ("", "`host:port` that `hrm status` and its like query"),
+    "HRM_MASTER": (
+        "",
+        "`host:port` that `hrm status` and its like query, and `hrm autoscale` scales",
+    ),
     "HRM_TOKEN_FILE": (
         "`$HRM_HOME/token`",
         "your token, or the cluster's, for clients and AppMasters",

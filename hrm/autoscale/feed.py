@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from hrm.autoscale.files import KeptHistory
 from hrm.core.pool.sample import (
-    Amount,
     PoolApplication,
     PoolNode,
     PoolQueue,
     held_share,
     pool_sample,
 )
-from hrm.core.pool.scaler import PoolSample
+from hrm.core.pool.scaler import Amount, PoolSample
 from hrm.core.tenancy.queue_status import WITHOUT_PLACE, WaitReason
 from hrm.core.vocabulary.history import StateEvent
 from hrm.core.vocabulary.model import ApplicationId

@@ -7,8 +7,8 @@ from typing import ClassVar, Literal
 from pydantic import Field, field_validator
 from pydantic_settings import SettingsConfigDict
 
-from hrm.address import DEFAULT_HOST, DEFAULT_PORT
-from hrm.config.sources import ClientSettings, ListenHost, MasterAddress
+from hrm.address import DEFAULT_HOST
+from hrm.config.sources import ClientSettings, FoundMasterAddress, ListenHost
 
 __all__ = ["AutoscaleSettings"]
 
@@ -19,7 +19,7 @@ class AutoscaleSettings(ClientSettings):
     model_config = SettingsConfigDict(env_prefix="HRM_AUTOSCALE_", extra="forbid")
     table: ClassVar[str] = "autoscale"
 
-    master: MasterAddress = f"{DEFAULT_HOST}:{DEFAULT_PORT}"
+    master: FoundMasterAddress = ""
     host: ListenHost = Field(default=DEFAULT_HOST, description="address of metrics_port")
     metrics_port: int | None = Field(
         default=None,

@@ -19,7 +19,7 @@ from pydantic import AfterValidator, Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
 
 from hrm import clear_text
-from hrm.address import DEFAULT_HOST, DEFAULT_PORT, parse_master
+from hrm.address import DEFAULT_HOST, DEFAULT_PORT, default_master, parse_master
 from hrm.address import state_home as hrm_home
 from hrm.address import token_path as token_file
 from hrm.config import problems
@@ -30,6 +30,7 @@ __all__ = [
     "DEFAULT_PORT",
     "ClientSettings",
     "ConnectionsMax",
+    "FoundMasterAddress",
     "ListenHost",
     "MasterAddress",
     "PlacementPolicy",
@@ -66,6 +67,20 @@ def _checked_master(text: str) -> str:
         return parse_master(text)
     except InvalidRequest as error:
         raise ValueError(error.message) from error
+
+
+def _found_master(text: str) -> str:
+    """``host:port``, as commands find it: where none is stated, by ``$HRM_MASTER`` and so on.
+
+    Raises:
+        InvalidConfig: the variable is no address; it is none of the settings.
+    """
+    if text:
+        return _checked_master(text)
+    try:
+        return default_master()
+    except InvalidRequest as error:
+        raise InvalidConfig(f"HRM_MASTER: {error.message}") from error
 
 
 def config_file() -> Path | None:
@@ -205,6 +220,15 @@ class ServerSettings(ClientSettings):
 # Settings that some daemons share are described and bounded once.
 MasterAddress = Annotated[
     str, AfterValidator(_checked_master), Field(description="host:port of the master")
+]
+FoundMasterAddress = Annotated[
+    str,
+    AfterValidator(_found_master),
+    Field(
+        description="host:port of the master; empty: $HRM_MASTER, else the cluster that `hrm up` "
+        "started here",
+        validate_default=True,
+    ),
 ]
 ReconnectDelay = Annotated[
     float, Field(gt=0, description="longest back-off between attempts to reach the master")

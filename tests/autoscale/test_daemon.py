@@ -11,11 +11,12 @@ from typing import Any
 import grpc
 import pytest
 
+from hrm.address import default_master
 from hrm.autoscale.daemon import Autoscaler, run
 from hrm.autoscale.feed import MasterFeed
 from hrm.autoscale.files import ForecastFiles, KeptHistory
 from hrm.autoscale.hook import HookRunner
-from hrm.config import AutoscaleSettings
+from hrm.config import AutoscaleSettings, load
 from hrm.errors import InvalidConfig, PermissionDenied, Unavailable
 from hrm.forecast.history import DemandHistory
 from hrm.forecast.steps import HOUR
@@ -238,6 +239,38 @@ def test_no_token_is_an_error_at_once(tmp_path: Path) -> None:
     settings = AutoscaleSettings(command="true", token_file=tmp_path / "none")
     with pytest.raises((InvalidConfig, PermissionDenied)):
         run(settings)
+
+
+@pytest.mark.parametrize(
+    ("variable", "stated", "expected"),
+    [
+        ("head:7480", {}, "head:7480"),
+        ("hrm://head", {}, "head:7480"),
+        ("head:7480", {"master": "other:1"}, "other:1"),
+        (None, {}, "127.0.0.1:4711"),
+    ],
+)
+def test_its_master_is_that_of_every_other_command(
+    variable: str | None,
+    stated: dict[str, str],
+    expected: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("HRM_HOME", str(tmp_path))
+    (tmp_path / "cluster.json").write_text('{"port": 4711}')
+    monkeypatch.delenv("HRM_MASTER", raising=False)
+    if variable is not None:
+        monkeypatch.setenv("HRM_MASTER", variable)
+    assert load(AutoscaleSettings, **stated).master == expected
+    assert default_master(stated.get("master")) == expected
+
+
+def test_a_variable_that_names_no_master_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HRM_MASTER", "7480")
+    with pytest.raises(InvalidConfig, match=r"HRM_MASTER: '7480' is no address .* write HOST:PORT"):
+        load(AutoscaleSettings)
+    assert load(AutoscaleSettings, master="head").master == "head:7480"
 
 
 # --- the history ------------------------------------------------------------------------------

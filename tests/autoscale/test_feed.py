@@ -131,6 +131,17 @@ def test_what_only_some_nodes_have_is_counted_in_those() -> None:
     assert needed == [1, 1, 12, 13]
 
 
+def test_of_each_resource_the_most_of_what_is_needed_and_guaranteed_is_to_stay() -> None:
+    nodes = [node("n1"), node("n2")]
+    nodes[0].resource_units[0].unit.capacity.gpu_memory_mib = 16_384
+    of_gpus = leaf(used=3, pending=2, stated_guaranteed="4", guaranteed=4)
+    of_gpus.guaranteed.gpu_memory_mib = 8_192
+    of_gpus.stated.guaranteed.gpu_memory = "8g"
+    sample = sample_of(nodes, [], [of_gpus])
+    assert sample.needed == (5.0, 0.0, 8_192.0)
+    assert [x.capacity for x in sample.nodes] == [(4.0, 8_192.0, 16_384.0), (4.0, 8_192.0, 0.0)]
+
+
 def test_maxima_of_parents_count_for_all_below_them_together() -> None:
     nodes = [node("n1"), node("n2")]
     parent = leaf(used=4, stated_maximum="12", maximum=12, name="root.p", is_leaf=False)

@@ -11,6 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hrm.core.pool.scaler import (
+    NOTHING,
+    Amount,
     CallHook,
     DrainNodes,
     NodeSample,
@@ -46,12 +48,17 @@ class Pool:
             self.nodes[name] = NodeSample(name=name, **more)
 
     def step(
-        self, needed: int, forecast: int | None = None, guaranteed: int = 0, **more: Any
+        self,
+        needed: int,
+        forecast: int | None = None,
+        guaranteed: int = 0,
+        needed_amounts: Amount = NOTHING,
+        **more: Any,
     ) -> None:
         self.now += STEP_S
         sample = PoolSample(
             now=self.now, nodes=tuple(self.nodes.values()), needed_nodes=needed,
-            guaranteed_nodes=guaranteed, forecast_nodes=forecast, **more,
+            guaranteed_nodes=guaranteed, forecast_nodes=forecast, needed=needed_amounts, **more,
         )  # fmt: skip
         for order in self.scaler.sampled(sample):
             self._carry_out(order)
@@ -393,3 +400,84 @@ def test_whatever_happens_bounds_and_protected_nodes_hold(
         assert subject.open >= BOUNDS.nodes_min
         assert len(subject.nodes) <= BOUNDS.nodes_max
         assert began <= {name for name, node in subject.nodes.items() if node.is_open}
+
+
+# --- nodes that are unlike ----------------------------------------------------------------------
+
+
+def capacity_of(nodes: dict[str, NodeSample]) -> list[float]:
+    return [sum(node.capacity[which] for node in nodes.values()) for which in range(3)]
+
+
+CPU, GPU = (8.0, 16_384.0, 0.0), (8.0, 16_384.0, 24_576.0)
+AT_ONCE = ScalerBounds(nodes_min=0, nodes_max=20, down_after_s=0, cooldown_s=0, shrink_part=1.0)
+
+
+def unlike(bounds: ScalerBounds = AT_ONCE) -> Pool:
+    """Two idle nodes with GPUs, and four without that hold something each."""
+    made = Pool(Scaler(bounds))
+    made.add(2, capacity=GPU)
+    made.add(4, capacity=CPU, containers=1)
+    return made
+
+
+def test_idle_nodes_with_gpus_stay_as_far_as_gpus_are_needed() -> None:
+    subject = unlike()
+    subject.step(needed=3, needed_amounts=(10.0, 4_096.0, 30_000.0))
+    assert subject.drained == ["n003", "n004", "n005"]
+
+
+def test_what_was_needed_lately_counts_of_each_resource() -> None:
+    subject = unlike(replace(AT_ONCE, down_after_s=60.0))
+    subject.step(needed=3, needed_amounts=(10.0, 4_096.0, 30_000.0))
+    subject.step(needed=3, needed_amounts=(20.0, 4_096.0, 0.0))
+    subject.step(needed=3, needed_amounts=(20.0, 4_096.0, 0.0))
+    assert subject.drained == ["n003", "n004", "n005"]
+    for _ in range(3):
+        subject.step(needed=2, needed_amounts=(10.0, 4_096.0, 0.0))
+    assert subject.drained[3:] == ["n001"]
+
+
+def test_the_last_node_with_gpus_stays_while_any_does() -> None:
+    """Without it a request for a GPU would be refused at once."""
+    subject = unlike()
+    subject.step(needed=1)
+    assert subject.drained == ["n001", "n003", "n004", "n005", "n006"]
+    subject.step(needed=0)
+    assert subject.drained[5:] == ["n002"]
+
+
+def test_large_nodes_stay_where_small_ones_have_too_little() -> None:
+    subject = Pool(Scaler(AT_ONCE))
+    subject.add(1, capacity=(32.0, 65_536.0, 0.0))
+    subject.add(3, capacity=CPU, containers=1)
+    subject.step(needed=2, needed_amounts=(30.0, 1_024.0, 0.0))
+    assert subject.drained == ["n002", "n003"]
+
+
+def test_no_more_nodes_than_the_most_stay_for_what_they_have() -> None:
+    subject = unlike(replace(AT_ONCE, nodes_max=3))
+    subject.step(needed=9, needed_amounts=(60.0, 4_096.0, 49_152.0))
+    assert len(subject.drained) == 3
+
+
+@given(
+    nodes=st.lists(st.tuples(st.sampled_from((CPU, GPU)), st.integers(0, 2)), max_size=8),
+    needed=st.tuples(st.integers(0, 80), st.integers(0, 160_000), st.integers(0, 200_000)),
+    wanted=st.integers(0, 8),
+)
+def test_what_stays_has_what_is_needed(
+    nodes: list[tuple[Amount, int]], needed: tuple[int, int, int], wanted: int
+) -> None:
+    subject = Pool(Scaler(AT_ONCE))
+    for capacity, containers in nodes:
+        subject.add(1, capacity=capacity, containers=containers)
+    before = capacity_of(subject.nodes)
+    staying = dict(subject.nodes)
+    subject.step(needed=wanted, needed_amounts=tuple(map(float, needed)))
+    for name in subject.drained:
+        del staying[name]
+    after = capacity_of(staying)
+    for was, left, least in zip(before, after, needed, strict=True):
+        assert left == was or left >= least
+    assert bool(after[2]) == bool(before[2]) or not staying

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 
@@ -35,15 +36,14 @@ def converged(epoch: int) -> float:
 
 
 class Trainings:
-    """A cluster of ``cores`` and applications that report, one epoch a second."""
+    """A cluster of ``cores``, or another one, and applications that report, one epoch a second."""
 
-    def __init__(self, cores: int) -> None:
-        self.cluster = VirtualCluster([unit("n0", cores)])
+    def __init__(self, cores: int = 0, cluster: VirtualCluster | None = None) -> None:
+        self.cluster = cluster or VirtualCluster([unit("n0", cores)])
         self.epochs: dict[ApplicationId, int] = {}
 
-    def submit(self, executors: int, gang_min: int = 0, queue: str = "") -> ApplicationId:
-        name = f"app-{len(self.epochs)}"
-        app = self.cluster.submit(executors, SIZE, name=name, gang_min=gang_min, queue=queue)
+    def submit(self, executors: int, size: Resources = SIZE, **more: Any) -> ApplicationId:
+        app = self.cluster.submit(executors, size, name=f"app-{len(self.epochs)}", **more)
         self.cluster.settle()
         self.epochs[app] = 0
         return app
@@ -177,7 +177,7 @@ def test_what_other_queues_keep_waits_too() -> None:
     for app in (flat, learns):
         assert trainings.cluster.states(app) == {"running": 3, "pending": 3}
         assert trainings.cluster.app(app).kept is not None
-    for epoch in range(12):
+    for epoch in range(10):
         trainings.report(learns, learning(epoch))
         trainings.report(flat, converged(epoch))
         trainings.keep_to_limit(flat)

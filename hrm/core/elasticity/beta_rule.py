@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple, Protocol
 
-from hrm.core.elasticity.elastic_job import ElasticityView
+from hrm.core.elasticity.elastic_job import ElasticityView, ElasticJobView
 
 __all__ = ["BetaRule", "ElasticityPolicy", "Resize"]
 
@@ -51,7 +51,7 @@ class BetaRule:
     def propose(self, view: ElasticityView) -> Resize | None:
         if view.steps == 0 and view.reporter is not None:
             job = view.jobs[view.reporter]
-            if job.converging and job.may_shrink and (not self._on_demand or _is_wanted(view)):
+            if job.converging and job.may_shrink and (not self._on_demand or _is_wanted(view, job)):
                 return Resize(view.reporter, -1)
         if view.free < 1 or view.waiting:
             return None
@@ -65,9 +65,11 @@ class BetaRule:
         return None if best is None else Resize(best, 1)
 
 
-def _is_wanted(view: ElasticityView) -> bool:
-    """Whether one worker more has a use that no free one serves."""
-    return bool(view.waiting) or (view.free == 0 and _could_learn_with_more(view))
+def _is_wanted(view: ElasticityView, job: ElasticJobView) -> bool:
+    """Whether one worker of this job has a use that no free one serves."""
+    if view.waiting:
+        return job.serves
+    return view.free == 0 and _could_learn_with_more(view)
 
 
 def _could_learn_with_more(view: ElasticityView) -> bool:

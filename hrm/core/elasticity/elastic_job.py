@@ -53,6 +53,7 @@ class ElasticJobView(NamedTuple):
     the core would accept now. ``history``: oldest first, not to be changed. ``paces``: seconds
     of an epoch by the number of workers that ran, not of those it may have, where that is known;
     not to be changed either. ``silent``: it has not reported for so long that it is not resized.
+    ``serves``: what waits, if anything does, could use its workers.
     """
 
     job_id: ApplicationId
@@ -79,6 +80,7 @@ class ElasticJobView(NamedTuple):
     history: Sequence[EpochSample]
     paces: Mapping[int, float] = MappingProxyType({})
     silent: bool = False
+    serves: bool = True
 
     @property
     def converging(self) -> bool:

@@ -91,6 +91,7 @@ class ElasticityCore:
         self.jobs: dict[ApplicationId, ElasticJob] = {}
         self.free = 0
         self.waiting = 0
+        self.servers: frozenset[ApplicationId] | None = None
         self.rejected = 0
         """Proposals that broke a limit."""
         self._trend = trend
@@ -139,7 +140,7 @@ class ElasticityCore:
 
     def capacity_changed(self, event: ElasticCapacityChanged) -> None:
         """What is free now; what no waiting job takes may go to running ones."""
-        self.free, self.waiting = event.free, event.waiting
+        self.free, self.waiting, self.servers = event.free, event.waiting, event.servers
         self._asking = _Asking(event.now, None, 0) if self.free and not self.waiting else None
 
     def reported(self, event: TrainingReported) -> list[ElasticityCommand]:
@@ -243,6 +244,7 @@ class ElasticityCore:
             job.history,
             job.paces,
             silent,
+            self.servers is None or about.job_id in self.servers,
         )
 
 

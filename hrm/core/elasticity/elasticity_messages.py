@@ -102,11 +102,13 @@ class TrainingWorkersChanged:
 
 @record
 class ElasticCapacityChanged:
-    """``free``: workers that could start now; ``waiting``: jobs that wait for their first ones."""
+    """``free``: workers that could start now; ``waiting``: jobs that wait for their first ones.
+    ``servers``: the jobs whose workers those could use; None: all."""
 
     now: float
     free: int
     waiting: int
+    servers: frozenset[ApplicationId] | None = None
 
 
 @record

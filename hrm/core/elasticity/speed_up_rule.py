@@ -5,11 +5,13 @@ them; those of a job that hardly scales do little. So a job's last worker, or it
 job's points times what it adds to the job's speed, in units of the speed of one worker. A job that
 learns no more is worth half. Three rules follow, of which a moment has one:
 
-- Something waits: its first worker would add a whole unit. The running job whose last worker is
-  worth least gives that up, where it is worth less than a good half of a unit.
+- Something waits: its first worker would add a whole unit. Of the running jobs whose workers it
+  could use, the one whose last worker is worth least gives that up, where it is worth less than a
+  good half of a unit.
 - Something is free: it goes to the jobs to which it is worth most, to each all that it gets at
   once.
 - Neither: a worker moves where it is worth several times as much, for a move costs both jobs time.
+  It leaves a job whose epoch time with its present workers is known.
 
 Where the job in question may not change yet, it is waited for, until it has reported enough or is
 silent for long: to resize the second best instead costs time twice. With few epochs left nothing
@@ -75,6 +77,7 @@ class SpeedUpRule:
         places = self._places(view)
         if view.waiting:
             first = sum(job.points for job in view.jobs) / max(1, len(view.jobs))
+            places = [place for place in places if view.jobs[place].serves]
             return self._release(view, places, view.waiting - view.free, self._waits * first)
         takers = heapq.nlargest(max(1, view.free), self._worths(view, places, 1))
         if view.free:
@@ -85,7 +88,8 @@ class SpeedUpRule:
         ((most, taker),) = takers
         if not view.jobs[taker].warm or not view.jobs[taker].since_resize:
             return None
-        return self._release(view, [n for n in places if n != taker], 1, most / self._moves)
+        settled = [n for n in places if n != taker and view.jobs[n].workers in view.jobs[n].paces]
+        return self._release(view, settled, 1, most / self._moves)
 
     def grant(self, view: ElasticityView, taker: int) -> int:
         """What the job at place ``taker`` gets of what is free, at least 1, where each worker goes

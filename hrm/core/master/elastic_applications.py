@@ -7,9 +7,9 @@ one, and never more than what it last requested without a limit. Where the limit
 none. Which executors end, and when, is Spark's to say: those are decommissioned, with what they
 run.
 
-So capacity is freed where a model has converged, and schedulers give it to whatever waits. What is
-free while nothing waits goes back to those that learn, and where none of them could have more, to
-the others.
+So capacity is freed where a model has converged, and schedulers give it to whatever waits and could
+use it there (``hrm.core.master.elastic_demand``). What is free while nothing waits that it would
+hold goes back to those that learn, and where none of them could have more, to the others.
 
 An application that reports nothing is never touched, nor a stream, nor a driver of a submission.
 One that has been silent for long, or whose epochs begin again, as those of another model do, begins
@@ -42,6 +42,7 @@ from hrm.core.elasticity.elasticity_messages import (
     TrainingWorkersChanged,
 )
 from hrm.core.elasticity.speed_up_rule import speed_up
+from hrm.core.master.elastic_demand import ElasticDemand, wanted_executors
 from hrm.core.master.entities import Application, Container
 from hrm.core.master.placement import PlacementCoordinator
 from hrm.core.master.state import MasterState
@@ -57,14 +58,12 @@ from hrm.core.vocabulary.model import (
 
 __all__ = ["ElasticApplications"]
 
-_DEFAULT_PROFILE = 0
 _FIRST_EPOCH = 1
 """Some count from 0, and some from 1."""
 _EPOCHS_MAX = 10**9
 """Where the application does not say how many there will be."""
 _LEAST_S = 1e-3
 _LOOKS_S = 0.1
-_QUEUED = (ContainerState.ASSIGNED, ContainerState.WAITING)
 
 
 @dataclass(slots=True)
@@ -99,6 +98,7 @@ class ElasticApplications:
         self.core = ElasticityCore(
             ElasticitySettings(resizes_per_minute=master_state.bounds.elastic_resizes_per_minute)
         )
+        self._demand = ElasticDemand(master_state, placement)
         self._trainings: dict[ApplicationId, _Training] = {}
         self._view: ClusterView | None = None
         self._next_tick_s = -math.inf
@@ -122,7 +122,7 @@ class ElasticApplications:
         if is_due:
             training.looked_s = now
             self._capacity(app, now)
-        running = sum(x.state is ContainerState.RUNNING for x in _wanted(app))
+        running = sum(x.state is ContainerState.RUNNING for x in wanted_executors(app))
         for report in reports:
             event = _event(app, training, report, now, running)
             self._take(training, self.core.reported(event))
@@ -188,7 +188,7 @@ class ElasticApplications:
 
     def _follow(self, app: Application, report: TrainingReport, now: float) -> bool:
         """Know it with as many executors as it wants; False: it wants none."""
-        name, wanted = app.application_id, len(_wanted(app))
+        name, wanted = app.application_id, len(wanted_executors(app))
         job = self.core.jobs.get(name)
         least = min(wanted, max(1, app.record.gang_min))
         if job is None:
@@ -213,19 +213,17 @@ class ElasticApplications:
         return True
 
     def _capacity(self, app: Application, now: float) -> None:
-        """How many more of its executors could start, and how many others wait, be it with their
-        schedulers, at nodes, or in their queues for more of the cluster."""
-        waiting = sum(
-            len(scheduler.jobs) - (app.application_id in scheduler.jobs)
-            for scheduler in self._placement.schedulers.values()
-        )
-        state = self._master_state.state
-        waiting += int(state.waiting_batch.sum() + state.waiting_stream.sum())
-        waiting -= sum(x.queued and x.state in _QUEUED for x in app.containers.values())
-        waiting += self._placement.queues.waiting_for_share(app.application_id)
+        """How many more of its executors could start, and how many others wait for what trainings
+        could give up, be it with their schedulers, at nodes, or in their queues for more of the
+        cluster."""
+        others = self._demand.of_others(app, self.core.jobs)
         sample = self._sample(app)
-        free = 0 if waiting or sample is None else self._startable(sample)
-        self.core.capacity_changed(ElasticCapacityChanged(now=now, free=free, waiting=waiting))
+        free = 0 if others.has_use or sample is None else self._startable(sample)
+        self.core.capacity_changed(
+            ElasticCapacityChanged(
+                now=now, free=free, waiting=others.waiting, servers=others.servers
+            )
+        )
 
     def _startable(self, container: Container) -> int:
         if self._view is None:
@@ -240,7 +238,7 @@ class ElasticApplications:
         return self._view.startable_count(demand)
 
     def _sample(self, app: Application) -> Container | None:
-        return next(iter(_wanted(app)), None)
+        return next(iter(wanted_executors(app)), None)
 
     def _decide(self) -> None:
         assert self.policy is not None
@@ -260,17 +258,6 @@ class ElasticApplications:
         most = self.core.jobs[command.job_id].about.workers_max
         workers = command.workers
         self._master_state.limit_executors(app, None if workers >= most else workers)
-
-
-def _wanted(app: Application) -> list[Container]:
-    """The executors of its default profile that it has or waits for."""
-    return [
-        x
-        for x in app.containers.values()
-        if x.request.resource_profile_id == _DEFAULT_PROFILE
-        and x.stop_cause is None
-        and x.state not in (ContainerState.STOPPING, ContainerState.ENDED)
-    ]
 
 
 def _event(

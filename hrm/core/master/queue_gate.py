@@ -32,7 +32,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from hrm.core.master import gangs, queue_bounds
@@ -374,17 +374,16 @@ class QueueGate:
             return WaitReason.BEHIND_OTHERS, f"others of {account.name} go before it"
         return lack[0], lack[1]
 
-    def waiting_for_share(self, but: ApplicationId) -> int:
-        """Leaves in which another application than ``but`` waits since others hold what it could
-        have: what becomes free has a use there. Not those that are at a limit of their own."""
-        return sum(
-            any(
-                waiter.app.application_id != but
-                and self.reason(waiter)[0] is WaitReason.QUEUE_SHARE
-                for waiter in itertools.islice(line.in_order(self.held_part), 2)
-            )
-            for line in self.lines.values()
-        )
+    def waiting_for_share(self, but: ApplicationId) -> Iterator[list[Container]]:
+        """Of each leaf in which another application than ``but`` waits since others hold what it
+        could have, what passes next: what becomes free has a use there. Not of those that are at a
+        limit of their own."""
+        for line in self.lines.values():
+            for waiter in itertools.islice(line.in_order(self.held_part), 2):
+                is_other = waiter.app.application_id != but
+                if is_other and self.reason(waiter)[0] is WaitReason.QUEUE_SHARE:
+                    yield self._rules.next_of(waiter)
+                    break
 
     def _enter(self, app: Application, containers: Collection[Container]) -> list[list[Container]]:
         """They wait here from now on; returns them by size."""

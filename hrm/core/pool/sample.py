@@ -3,8 +3,8 @@
 A node is *protected* from being drained if it holds anything that is no executor of a live
 application: a driver, or what is not understood.
 
-Amounts are cores, MiB, and MiB of GPUs, and are divided by those of the mean node that has any: how
-many nodes of which kind there should be, only who provides machines can say.
+Amounts are divided by those of the mean node that has any: how many nodes of which kind there
+should be, only who provides machines can say. Which of those there are must stay, amounts say.
 """
 
 from __future__ import annotations
@@ -13,18 +13,12 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
 
-from hrm.core.pool.scaler import NodeSample, PoolSample
+from hrm.core.pool.scaler import NOTHING, Amount, NodeSample, PoolSample
 from hrm.core.tenancy.queue_status import HELD_BY_LIMITS, WaitReason
 from hrm.core.vocabulary.model import ApplicationId, is_driver
 
-__all__ = [
-    "Amount", "PoolApplication", "PoolNode", "PoolQueue", "held_share", "pool_sample",
-]  # fmt: skip
-
-Amount: TypeAlias = tuple[float, float, float]
-"""Cores, MiB, MiB of GPUs."""
+__all__ = ["PoolApplication", "PoolNode", "PoolQueue", "held_share", "pool_sample"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +60,7 @@ class PoolQueue:
     used: Amount
     pending: Amount
     maximum: Amount = (math.inf, math.inf, math.inf)
-    guaranteed: Amount = (0.0, 0.0, 0.0)
+    guaranteed: Amount = NOTHING
     held_share: float = 0.0
     is_without_place: bool = False
 
@@ -110,6 +104,8 @@ def pool_sample(
             for node in application.running_on:
                 streams.setdefault(node, set()).add(application.name)
     startable = _startable(queues)
+    needed = _sum([startable, *(leaf.used for leaf in leaves)])
+    guaranteed = _sum(leaf.guaranteed for leaf in leaves)
     return PoolSample(
         now=now,
         nodes=tuple(
@@ -119,13 +115,15 @@ def pool_sample(
                 containers=node.containers,
                 is_protected=node.containers > understood[node.name],
                 streams=frozenset(streams.get(node.name, ())),
+                capacity=node.capacity,
             )
             for node in nodes
         ),
-        needed_nodes=_nodes_for(_sum([startable, *(leaf.used for leaf in leaves)]), nodes),
-        guaranteed_nodes=_nodes_for(_sum(leaf.guaranteed for leaf in leaves), nodes),
+        needed_nodes=_nodes_for(needed, nodes),
+        guaranteed_nodes=_nodes_for(guaranteed, nodes),
         forecast_nodes=forecast_nodes,
         waiting=startable,
+        needed=_most(needed, guaranteed),
         is_complete=is_complete,
         is_without_place=any(leaf.is_without_place for leaf in leaves),
     )
@@ -136,6 +134,11 @@ def _sum(amounts: Iterable[Amount]) -> Amount:
     for each in amounts:
         cores, memory, gpus = cores + each[0], memory + each[1], gpus + each[2]
     return (cores, memory, gpus)
+
+
+def _most(one: Amount, other: Amount) -> Amount:
+    """Of each resource."""
+    return (max(one[0], other[0]), max(one[1], other[1]), max(one[2], other[2]))
 
 
 def _startable(queues: list[PoolQueue]) -> Amount:

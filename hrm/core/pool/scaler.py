@@ -12,6 +12,9 @@ helped, amounts alone decide again, until the wait has ended: it waits for anoth
 Nodes leave in two steps: drained, so that they get nothing new; then, once nothing runs there any
 more, named to the hook. Never drained is a node with a driver or with anything that is not
 understood (``NodeSample.is_protected``), nor the last node in service with executors of a stream.
+A node is more than one of a number, for nodes are unlike: what stays has as much of each resource
+as was needed within ``down_after_s``, or guaranteed. And while any node stays the last one with
+GPUs does, for without it requests for GPUs would be refused, not wait.
 One that leaves comes back if it is needed; not one whose removal the hook has taken on, for its
 machine may end at any moment. A drain holds for a name: a machine that comes under one that was
 removed before is returned to service if it is needed, and otherwise leaves again.
@@ -26,13 +29,15 @@ Events in, orders out; no IO, no clock.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 __all__ = [
+    "NOTHING",
     "PLACE_TRIES",
     "REMOVED_MAX",
+    "Amount",
     "CallHook",
     "DrainNodes",
     "NodeSample",
@@ -43,6 +48,11 @@ __all__ = [
     "ScalerOrder",
 ]
 
+Amount: TypeAlias = tuple[float, float, float]
+"""Cores, MiB, MiB of GPUs."""
+
+NOTHING: Amount = (0.0, 0.0, 0.0)
+_GPUS = 2
 
 REMOVED_MAX = 1_000
 
@@ -69,13 +79,14 @@ class ScalerBounds:
 class NodeSample:
     """A node that the master knows and has not lost. ``is_open``: it gets new containers.
     ``containers``: how many it holds. ``is_protected``: it must not be drained. ``streams``: those
-    of which executors run there."""
+    of which executors run there. ``capacity``: what it has."""
 
     name: str
     is_open: bool = True
     containers: int = 0
     is_protected: bool = False
     streams: frozenset[str] = frozenset()
+    capacity: Amount = NOTHING
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +98,9 @@ class PoolSample:
         guaranteed_nodes: for what queues are guaranteed in numbers; parts of the cluster are
             guaranteed of whatever there is.
         forecast_nodes: for the P90 of the intervals to come; None: there is no forecast.
-        waiting: what waits and may start, by ``needed_nodes``: cores, MiB, MiB of GPUs.
+        waiting: what waits and may start, by ``needed_nodes``.
+        needed: of each resource, what ``needed_nodes`` or ``guaranteed_nodes`` are for, whichever
+            is more.
         is_complete: all that runs is known; not so while nodes come back to a restarted master.
         is_without_place: something may start by its queue, and no node has a place for it.
     """
@@ -97,7 +110,8 @@ class PoolSample:
     needed_nodes: int
     guaranteed_nodes: int = 0
     forecast_nodes: int | None = None
-    waiting: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    waiting: Amount = NOTHING
+    needed: Amount = NOTHING
     is_complete: bool = True
     is_without_place: bool = False
 
@@ -150,7 +164,7 @@ class Scaler:
     target: int | None = None
     leaving: dict[str, None] = field(default_factory=dict)
     removed: dict[str, bool] = field(default_factory=dict)
-    _wanted: deque[tuple[float, int]] = field(default_factory=deque)
+    _wanted: deque[tuple[float, int, Amount]] = field(default_factory=deque)
     _since_s: float | None = None
     _changed_at_s: float = float("-inf")
     _called_at_s: float = float("-inf")
@@ -181,7 +195,7 @@ class Scaler:
         is_for_place = self._tries_for_place(sample, len(in_service))
         if is_for_place:
             wanted = max(wanted, min(self.target + 1, self.bounds.nodes_max))
-        self._wanted.append((sample.now, wanted))
+        self._wanted.append((sample.now, wanted, sample.needed))
         while self._wanted[0][0] < sample.now - self.bounds.down_after_s:
             self._wanted.popleft()
         if sample.now < self._retry_at_s:
@@ -291,7 +305,7 @@ class Scaler:
         """Drain what is not needed any more, as far as it may be."""
         bounds, target = self.bounds, self.target
         assert target is not None and self._since_s is not None
-        peak = max(wanted for _, wanted in self._wanted)
+        peak = max(wanted for _, wanted, _ in self._wanted)
         size = max(target, len(in_service))  # others may have added some
         rested = sample.now - self._changed_at_s >= bounds.cooldown_s
         observed = sample.now - self._since_s >= bounds.down_after_s
@@ -300,11 +314,18 @@ class Scaler:
             return []
         lowest = max(peak, size - max(1, int(bounds.shrink_part * size)))
         self.target, self._changed_at_s = lowest, sample.now
-        going = _that_may_go(in_service, len(in_service) - lowest)
+        going = _that_may_go(in_service, len(in_service) - lowest, self._needed(peak))
         self.target = max(lowest, len(in_service) - len(going))
         self.leaving |= dict.fromkeys(going)
         reason = f"{peak} wanted at most within {bounds.down_after_s:g} s, of {len(in_service)}"
         return [DrainNodes(names=going, reason=reason)] if going else []
+
+    def _needed(self, peak: int) -> Sequence[float]:
+        """Of each resource, at most within ``down_after_s``. Where that may be more than
+        ``nodes_max`` have, their number alone counts."""
+        if peak >= self.bounds.nodes_max:
+            return NOTHING
+        return [max(column) for column in zip(*(x for _, _, x in self._wanted), strict=True)]
 
     def _call_if_due(self, sample: PoolSample, in_service: int) -> list[ScalerOrder]:
         """Nodes that are empty go; and what was asked for and has not happened is asked for
@@ -376,15 +397,27 @@ class Scaler:
         self.leaving = dict.fromkeys(str(name) for name in leaving)
 
 
-def _that_may_go(in_service: list[NodeSample], count: int) -> tuple[str, ...]:
-    """At most so many, those first that hold least."""
+def _that_may_go(
+    in_service: list[NodeSample], count: int, needed: Sequence[float]
+) -> tuple[str, ...]:
+    """At most so many, those first that hold least. What stays has what is ``needed`` of each
+    resource, or all of it where that is less; and GPUs, if some had."""
     left = Counter(stream for node in in_service for stream in node.streams)
+    capacity = [sum(column) for column in zip(*(x.capacity for x in in_service), strict=True)]
+    with_gpus = sum(node.capacity[_GPUS] > 0 for node in in_service)
     going: list[str] = []
     for node in sorted(in_service, key=lambda each: (each.containers, each.name)):
         if len(going) >= count:
             break
         if node.is_protected or any(left[stream] < 2 for stream in node.streams):
             continue
+        rest = [total - part for total, part in zip(capacity, node.capacity, strict=True)]
+        if any(part and x < y for part, x, y in zip(node.capacity, rest, needed, strict=True)):
+            continue
+        is_last = len(in_service) - len(going) == 1
+        if node.capacity[_GPUS] and with_gpus == 1 and not is_last:
+            continue
         left.subtract(node.streams)
+        capacity, with_gpus = rest, with_gpus - (node.capacity[_GPUS] > 0)
         going.append(node.name)
     return tuple(going)

@@ -20,14 +20,21 @@ from hrm.core.master.queue_report import queue_statuses
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
 from hrm.core.pool.sample import (
-    Amount,
     PoolApplication,
     PoolNode,
     PoolQueue,
     held_share,
     pool_sample,
 )
-from hrm.core.pool.scaler import CallHook, DrainNodes, PoolSample, ReturnNodes, Scaler, ScalerOrder
+from hrm.core.pool.scaler import (
+    Amount,
+    CallHook,
+    DrainNodes,
+    PoolSample,
+    ReturnNodes,
+    Scaler,
+    ScalerOrder,
+)
 from hrm.core.queue.resource_unit import UnitQueue
 from hrm.core.tenancy.queue_spec import Quota
 from hrm.core.tenancy.queue_status import WITHOUT_PLACE, QueueStatus

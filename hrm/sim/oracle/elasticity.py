@@ -137,7 +137,12 @@ def _is_wanted(core: MasterCore, name: ApplicationId, *, raised: bool) -> bool:
     this one."""
     elastic = core.elastic.core
     others = (job for other, job in elastic.jobs.items() if other != name)
-    return raised or elastic.waiting > 0 or any(x.workers < x.about.workers_max for x in others)
+    serves = elastic.servers is None or name in elastic.servers
+    return (
+        raised
+        or (elastic.waiting > 0 and serves)
+        or any(x.workers < x.about.workers_max for x in others)
+    )
 
 
 def _is_default(request: object) -> bool:
