@@ -53,7 +53,8 @@ class Trainings:
     ) -> None:
         self.epochs[app] += 1
         epoch = int(more.get("epoch", self.epochs[app]))
-        report = TrainingReport(epoch=epoch, loss=loss, accuracy=accuracy, seconds=1.0)
+        seconds = more.get("seconds", 1.0)
+        report = TrainingReport(epoch=epoch, loss=loss, accuracy=accuracy, seconds=seconds)
         self.cluster.advance(1.0)
         self.cluster.submit_to_master(
             e.ProgressReported(
@@ -99,7 +100,7 @@ def test_what_still_learns_gives_up_what_makes_it_hardly_faster() -> None:
     """Its epochs take the same time with three executors as with four."""
     trainings = Trainings(cores=4)
     app, _ = trainings.submit(4), trainings.submit(1)
-    for epoch in range(12):
+    for epoch in range(14):
         trainings.report(app, learning(epoch))
         trainings.keep_to_limit(app)
     assert trainings.limit(app) == 3, "a fourth adds 0.36 of one while nothing else is known"
@@ -150,9 +151,10 @@ def test_without_a_report_what_is_free_is_offered_from_time_to_time() -> None:
 
 
 def test_the_first_to_be_given_up_is_one_that_runs() -> None:
-    """Two applications request the whole cluster, and hold a half of it each."""
+    """Two applications request the whole cluster and hold a half of it each; a third has none."""
     trainings = Trainings(cores=6)
-    flat, learns = trainings.submit(3), trainings.submit(6)
+    flat, learns = trainings.submit(3), trainings.submit(3)
+    late = trainings.submit(1)
     trainings.cluster.request(flat, range(4, 7), SIZE)
     for epoch in range(7):
         trainings.report(learns, learning(epoch))
@@ -162,27 +164,60 @@ def test_the_first_to_be_given_up_is_one_that_runs() -> None:
     trainings.report(flat, converged(7))
     assert trainings.limit(flat) == 2, "not one of the three that it waits for"
     trainings.keep_to_limit(flat)
-    assert trainings.cluster.states(learns)["running"] == 4
+    assert trainings.cluster.states(late) == {"running": 1}
 
 
-def test_what_other_queues_keep_waits_too() -> None:
-    """Both want the whole cluster, and their queues are guaranteed a half of it each."""
+@pytest.mark.parametrize("apart", [False, True])
+def test_what_others_want_beyond_what_they_have_is_worth_as_much_as_one_more(apart: bool) -> None:
+    """Both want the whole cluster and have a half of it, be it because their queues are guaranteed
+    that. The fourth executor of one that learns is not worth five times the third of the other."""
     trainings = Trainings(cores=6)
     halves = [spec_from(name, {"guaranteed": "50%"}) for name in ("root.a", "root.b")]
     trainings.cluster.change_queues(*halves, create=True)
-    flat = trainings.submit(3, queue="root.a")
-    learns = trainings.submit(6, queue="root.b")
+    queues = ("root.a", "root.b") if apart else ("root.a", "root.a")
+    flat = trainings.submit(3, queue=queues[0])
+    learns = trainings.submit(6, queue=queues[1])
     trainings.cluster.request(flat, range(4, 7), SIZE)
-    trainings.cluster.settle()
+    for epoch in range(20):
+        trainings.report(learns, learning(epoch))
+        trainings.report(flat, converged(epoch))
+    assert trainings.limit(flat) is trainings.limit(learns) is None
     for app in (flat, learns):
-        assert trainings.cluster.states(app) == {"running": 3, "pending": 3}
-        assert trainings.cluster.app(app).kept is not None
+        assert trainings.cluster.states(app)["running"] == 3
+
+
+def test_executors_move_to_one_that_learns_and_has_few() -> None:
+    """Its second adds two thirds of the speed of one, the tenth of the other a tenth."""
+    trainings = Trainings(cores=11)
+    flat, learns = trainings.submit(10), trainings.submit(6)
+    assert trainings.cluster.states(learns)["running"] == 1
+    for epoch in range(30):
+        for app, accuracy in ((learns, learning(epoch)), (flat, converged(epoch))):
+            seconds = 0.2 + 0.8 / trainings.cluster.states(app)["running"]
+            trainings.report(app, accuracy, seconds=seconds)
+            trainings.keep_to_limit(app)
+    assert trainings.limit(learns) is None, "it takes what is free by itself"
+    assert trainings.limit(flat) == trainings.cluster.states(flat)["running"] < 9
+    has = trainings.cluster.states(learns)["running"]
+    assert has == 11 - trainings.cluster.states(flat)["running"] > 2
+
+
+def test_what_other_queues_keep_waits_too() -> None:
+    """Two queues have the halves that they are guaranteed, and one of a third queue has nothing."""
+    trainings = Trainings(cores=6)
+    halves = [spec_from(name, {"guaranteed": "50%"}) for name in ("root.a", "root.b")]
+    trainings.cluster.change_queues(*halves, spec_from("root.c", {}), create=True)
+    flat = trainings.submit(3, queue="root.a")
+    learns = trainings.submit(3, queue="root.b")
+    late = trainings.submit(1, queue="root.c")
+    trainings.cluster.settle()
+    assert trainings.cluster.states(late) == {"pending": 1}
     for epoch in range(10):
         trainings.report(learns, learning(epoch))
         trainings.report(flat, converged(epoch))
         trainings.keep_to_limit(flat)
-    assert trainings.limit(flat) == 1
-    assert trainings.cluster.states(learns)["running"] == 5
+    assert trainings.limit(flat) == 2
+    assert trainings.cluster.states(late)["running"] == 1
 
 
 def test_a_queue_at_its_own_maximum_has_no_use_for_what_others_give_up() -> None:
@@ -195,17 +230,6 @@ def test_a_queue_at_its_own_maximum_has_no_use_for_what_others_give_up() -> None
     for epoch in range(12):
         trainings.report(flat, converged(epoch))
     assert trainings.limit(flat) is None
-
-
-def test_what_has_its_least_waits_for_no_more() -> None:
-    trainings = Trainings(cores=4)
-    flat, learns = trainings.submit(1), trainings.submit(6)
-    trainings.cluster.request(flat, range(2, 5), SIZE)
-    for epoch in range(8):
-        trainings.report(flat, converged(epoch))
-    assert trainings.cluster.states(flat)["running"] == 1
-    assert trainings.limit(flat) == 1
-    assert trainings.limit(learns) is None
 
 
 @pytest.mark.parametrize("on_demand", [True, False])

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hrm.core.elasticity.beta_rule import Resize
-from hrm.core.elasticity.elastic_job import PACES_MAX, ElasticJobView
+from hrm.core.elasticity.elastic_job import PACE_REPORTS, PACE_REPORTS_MIN, PACES_MAX, ElasticJobView
 from hrm.core.elasticity.elasticity_core import ElasticityCore
 from hrm.core.elasticity.speed_up_rule import SpeedUpRule, has_learned, serial_share, speed_up
 from tests.core.test_elasticity import A, report, started
@@ -92,11 +92,14 @@ def test_what_is_free_goes_where_it_adds_most_points() -> None:
 
 
 def test_a_worker_moves_only_where_it_is_worth_five_times_as_much() -> None:
-    rule, full = SpeedUpRule(), flat("a", workers=4)  # half of 5/14: 1.8 points
+    # Half of 5/14: 1.8 points.
+    rule, full = SpeedUpRule(), flat("a", workers=4, paces={4: 8.0})
     small = learns("b", workers=1)  # 2/3: 6.7 points
     assert rule.propose(view(full, small, free=0)) is None
     dear = small._replace(points=20.0)
     assert rule.propose(view(full, dear, free=0)) == Resize(0, -1)
+    resized = full._replace(paces={3: 9.0})
+    assert rule.propose(view(resized, dear, free=0)) is None, "until its epochs have been seen"
     assert rule.propose(view(full, dear._replace(since_resize=0), free=0)) is None
     assert rule.propose(view(full._replace(may_shrink=False), dear, free=0)) is None
     assert rule.propose(view(full, free=0)) is None
@@ -128,28 +131,35 @@ def test_whatever_epochs_took_no_worker_makes_a_job_slower(
 def test_epoch_times_are_of_whole_epochs_with_the_same_workers() -> None:
     core = ElasticityCore()
     core.started(started(workers=3))
-    for epoch, seconds in ((1, 90.0), (2, 10.0), (3, 18.0)):
+    for epoch, seconds in ((1, 90.0), (2, 80.0), (3, 10.0), (4, 40.0)):
         core.reported(report(epoch=epoch, seconds=seconds))
     job_of_core = core.jobs[A]
-    assert job_of_core.paces == {3: 11.0}, "without the first, an eighth of the way to the latest"
+    assert not job_of_core.paces, "of two, which is right?"
+    core.reported(report(epoch=5, seconds=11.0))
+    assert job_of_core.paces == {3: 11.0}, "the median, without the two in which it began"
     job_of_core.resize(2)
-    core.reported(report(epoch=4, seconds=13.0))
-    assert job_of_core.paces == {3: 11.0}, "a part of it ran with three"
-    core.reported(report(epoch=5, seconds=15.0))
-    assert core.view(60.0, A).jobs[0].paces == {3: 11.0, 2: 15.0}
-    for epoch in (6, 7):
+    for epoch, seconds in ((6, 13.0), (7, 60.0), (8, 15.0), (9, 16.0)):
+        core.reported(report(epoch=epoch, seconds=seconds))
+        assert job_of_core.paces == {3: 11.0}, "too few, or a part of it ran with three"
+    core.reported(report(epoch=10, seconds=17.0))
+    assert core.view(110.0, A).jobs[0].paces == {3: 11.0, 2: 16.0}
+    for epoch in range(11, 16):
         core.reported(report(epoch=epoch, seconds=30.0, running=1))
-    assert job_of_core.paces == {3: 11.0, 2: 15.0, 1: 30.0}, "by what runs, not what it may have"
+    assert job_of_core.paces == {3: 11.0, 2: 16.0, 1: 30.0}, "by what runs, not what it may have"
+    for epoch in range(16, 16 + PACE_REPORTS):
+        core.reported(report(epoch=epoch, seconds=40.0, running=1))
+    assert job_of_core.paces[1] == 40.0, "what was long ago counts no more"
 
 
 def test_epoch_times_of_few_numbers_of_workers_are_kept() -> None:
     core = ElasticityCore()
     core.started(started(workers=4, workers_max=4))
     held = core.jobs[A]
+    reports = PACE_REPORTS_MIN + 2
     for number in range(3 * PACES_MAX):
         held.resize(number + 1)
-        for half in (1, 2):
-            core.reported(report(epoch=2 * number + half))
+        for part in range(reports):
+            core.reported(report(epoch=reports * number + part + 1))
     assert list(held.paces) == list(range(2 * PACES_MAX + 1, 3 * PACES_MAX + 1)), "the latest"
 
 

@@ -22,7 +22,7 @@ from hrm.core.elasticity.elasticity_messages import (
 )
 from hrm.core.vocabulary.model import ApplicationId
 
-__all__ = ["ElasticJob", "ElasticJobView", "ElasticityView", "EpochSample"]
+__all__ = ["PACES_MAX", "PACE_REPORTS", "PACE_REPORTS_MIN", "ElasticJob", "ElasticJobView", "ElasticityView", "EpochSample"]
 
 HISTORY_MAX = 128
 """Reports of a job that policies may see, the latest."""
@@ -123,7 +123,6 @@ class ElasticJob:
         """Workers that were running at its last report; 0: there was none."""
         self._alike = 0
         """Reports in a row before which, and at which, so many were running."""
-        self.holds: int | None = None
         self.reported_at = started.now
 
     @property
@@ -176,7 +175,6 @@ class ElasticJob:
         self.since_resize += 1
         self.resized = False
         self.reported_at = report.now
-        self.holds = report.holds
         is_below = self.reports >= warm_reports and self.trend.change < self.about.beta
         self.below = self.below + 1 if is_below else 0
         at_minimum = is_below and self.workers == self.about.workers_min
@@ -200,20 +198,7 @@ class ElasticJob:
         self.trend = trend
         self.reports = self.below = self.below_at_minimum = 0
 
-    def resized_by(self, delta: int) -> tuple[int, int]:
-        """Its target with one worker more or less, and how many of those that it holds end.
-
-        What it does not hold frees nothing when it is given up: the first that counts is one that
-        it holds.
-        """
-        workers = self.workers + delta
-        if delta > 0 or self.holds is None:
-            return workers, max(0, -delta)
-        workers = max(self.about.workers_min, min(workers, self.holds - 1))
-        return workers, max(0, self.holds - workers)
-
     def resize(self, workers: int) -> None:
         self.workers = workers
-        self.holds = None
         self.resized = True
         self.since_resize = 0

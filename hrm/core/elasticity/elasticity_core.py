@@ -184,9 +184,8 @@ class ElasticityCore:
             self.rejected += 1
             return []
         job = self.jobs[view.jobs[wanted.place].job_id]
-        workers, ended = job.resized_by(wanted.delta)
-        job.resize(workers)
-        self.free += ended - max(0, wanted.delta)
+        job.resize(job.workers + wanted.delta)
+        self.free -= wanted.delta
         self._resized_at.append(view.now)
         self._asking = asking._replace(steps=asking.steps + 1)
         return [SetWorkers(job_id=job.about.job_id, workers=job.workers, why=why)]

@@ -67,7 +67,6 @@ class TrainingReported:
 
     ``epoch``: from 1. ``accuracy``: a fraction, 0..1. ``seconds``: that the epoch took.
     ``running``: the job's workers that run now, which may be fewer than its target; 0: as many.
-    ``holds``: the same, where it waits for the others; None: its target limits it.
     """
 
     now: float
@@ -78,7 +77,6 @@ class TrainingReported:
     accuracy: float
     seconds: float
     running: int = 0
-    holds: int | None = None
 
 
 @record

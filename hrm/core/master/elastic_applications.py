@@ -1,7 +1,8 @@
 """Applications that train a model and say so: their executors follow what they learn.
 
 An application whose driver reports epochs (``hrm.report``) is elastic. While it has no limit, it
-has what it requests, as any other. ``hrm.core.elasticity`` decides on its reports; what comes out
+gets what it requests, as any other, as far as its queue and the cluster have it; what it waits for
+beyond is worth to it what more executors are, and not what the first is to what has none. ``hrm.core.elasticity`` decides on its reports; what comes out
 is a limit of its executors (``MasterState.limit_executors``), never less than its gang, or than
 one, and never more than what it last requested without a limit. Where the limit is that, there is
 none. Which executors end, and when, is Spark's to say: those are decommissioned, with what they
@@ -187,10 +188,12 @@ class ElasticApplications:
         return f"{line}; another would add {more:.2f} of the speed of one"
 
     def _follow(self, app: Application, report: TrainingReport, now: float) -> bool:
-        """Know it with as many executors as it wants; False: it wants none."""
+        """Know it with as many executors as it has, or may have by its limit; False: it wants
+        none."""
         name, wanted = app.application_id, len(wanted_executors(app))
         job = self.core.jobs.get(name)
         least = min(wanted, max(1, app.record.gang_min))
+        has = max(least, _placed(app))
         if job is None:
             if not wanted:
                 return False
@@ -198,7 +201,7 @@ class ElasticApplications:
                 TrainingStarted(
                     now=now,
                     job_id=name,
-                    workers=wanted,
+                    workers=has,
                     workers_min=least,
                     workers_max=wanted,
                     epochs_max=report.epochs + 1 if report.epochs else _EPOCHS_MAX,
@@ -206,10 +209,14 @@ class ElasticApplications:
                     tenant=str(app.record.queue),
                 )
             )
-        elif app.executors_max is None and wanted and wanted != job.workers:
-            self.core.workers_changed(
-                TrainingWorkersChanged(now=now, job_id=name, workers=wanted, limits=(least, wanted))
-            )
+        elif app.executors_max is None and wanted:
+            known = job.workers, job.about.workers_min, job.about.workers_max
+            if known != (has, least, wanted):
+                self.core.workers_changed(
+                    TrainingWorkersChanged(
+                        now=now, job_id=name, workers=has, limits=(least, wanted)
+                    )
+                )
         return True
 
     def _capacity(self, app: Application, now: float) -> None:
@@ -257,7 +264,19 @@ class ElasticApplications:
         app = self._master_state.applications[command.job_id]
         most = self.core.jobs[command.job_id].about.workers_max
         workers = command.workers
+        if app.executors_max is None and workers >= _placed(app):
+            return  # without a limit, it takes by itself what is free
         self._master_state.limit_executors(app, None if workers >= most else workers)
+
+
+def _placed(app: Application) -> int:
+    """The executors that it has, those that start included, without what it waits for."""
+    placed = (ContainerState.ASSIGNED, ContainerState.RUNNING)
+    return sum(x.state in placed and not _waits(x) for x in wanted_executors(app))
+
+
+def _waits(container: Container) -> bool:
+    return container.queued and container.state is ContainerState.ASSIGNED
 
 
 def _event(
@@ -282,5 +301,4 @@ def _event(
         accuracy=accuracy,
         seconds=max(_LEAST_S, since_s),
         running=running,
-        holds=running if app.executors_max is None else None,
     )

@@ -1,6 +1,7 @@
 """What waits in the cluster and could use an executor that a training gives up.
 
-Most of what waits could. But one that wants a GPU where trainings hold none, more memory than the
+What a training that runs waits for, beyond that, does not count here: the policy weighs what one
+more is worth to it. Most of the rest could use one. But one that wants a GPU where trainings hold none, more memory than the
 node of any training has, another node than theirs, or a gang larger than all that they could leave,
 gets nothing from them: to take executors for it would only make their epochs longer. So a waiter
 counts if units where trainings run would hold it, with what is free there and with all that
@@ -172,11 +173,17 @@ class ElasticDemand:
     def _kinds(
         self, but: ApplicationId, jobs: Mapping[ApplicationId, ElasticJob]
     ) -> dict[_Kind, int]:
-        """How many wait of which kind."""
+        """How many wait of which kind; not of what a training that runs wants beyond that."""
         looked = itertools.chain(
             self._of_schedulers(but, jobs), self._of_queues(but, jobs), self._at_units(but, jobs)
         )
-        return dict(Counter(itertools.islice(looked, LOOKED_MAX)))
+        counts = Counter(itertools.islice(looked, LOOKED_MAX))
+        run = {kind.own for kind in counts if kind.own is not None and self._runs(kind.own)}
+        return {kind: count for kind, count in counts.items() if kind.own not in run}
+
+    def _runs(self, name: ApplicationId) -> bool:
+        wanted = wanted_executors(self._master_state.applications[name])
+        return any(x.state is ContainerState.RUNNING for x in wanted)
 
     def _of_schedulers(
         self, but: ApplicationId, jobs: Mapping[ApplicationId, ElasticJob]
