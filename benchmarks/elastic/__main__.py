@@ -1,8 +1,8 @@
-"""Three trainings on one cluster: static thirds, dynamic allocation, and HRM's elasticity.
+"""Three trainings on one cluster: static thirds, dynamic allocation, first come, and elasticity.
 
     python -m benchmarks.elastic                        # writes results/elastic.md, .json and .svg
     python -m benchmarks.elastic --quick --json FILE    # one run of each arm, shorter trainings
-    python -m benchmarks.elastic --only elastic,both    # nothing written
+    python -m benchmarks.elastic --only static,elastic  # nothing written
 
 Three applications of PyTorch train at once on an embedded cluster, as ``hrm up`` makes it. Two of
 them converge early and go on, as trainings do, until their patience ends; the third learns to the
@@ -23,7 +23,7 @@ from benchmarks import common
 from benchmarks.common import CONSOLE
 from benchmarks.elastic.arms import Run, Trainers, run_arm
 from benchmarks.elastic.inputs import prepare
-from benchmarks.elastic.plan import ARMS, COMPARED, QUICK, Plan
+from benchmarks.elastic.plan import ARMS, QUICK, Plan
 from benchmarks.elastic.plot import draw
 from benchmarks.elastic.report import Outcome, document, report
 from benchmarks.processes import BenchmarkError, in_directory
@@ -47,7 +47,7 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
     given = parser.parse_args(arguments)
     if given.runs is not None and given.runs <= 0:
         parser.error(f"--runs must be more than 0, not {given.runs}")
-    given.chosen = given.only.split(",") if given.only else list(COMPARED)
+    given.chosen = given.only.split(",") if given.only else list(ARMS)
     if unknown := [name for name in given.chosen if name not in ARMS]:
         parser.error(f"no arm {unknown[0]!r}; there are {', '.join(ARMS)}")
     return given

@@ -1,8 +1,8 @@
 """Runs the three trainings at once in one arm, on a cluster of their own.
 
-Each application has a queue that is guaranteed a third of the cluster. All begin to train at one
-moment, once each has its third; from then to the end of the last is the makespan. What counts comes
-from the applications themselves and from their event logs.
+All begin to train at one moment: once each has its third, or, where each requests the whole
+cluster, once the first has that and the others wait for executors. From then to the end of the last
+is the makespan. What counts comes from the applications themselves and from their event logs.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Run:
 
 
 class Trainers(Started):
-    """A cluster with a queue for each training."""
+    """A cluster with nothing set but whether it is elastic."""
 
     name = "elastic"
 
@@ -90,14 +90,15 @@ class Trainers(Started):
         self.arm = arm
 
     def configure(self) -> None:
-        """Queues of a third each; elasticity is as it is by default, or off."""
-        parts = [] if self.arm.elastic else ['[master]\nelasticity_policy = "off"\n']
-        memory_mib = self.plan.third * (self.shape.memory_per_node_mib // self.plan.slots_per_node)
-        guaranteed = f'{{ cores = {self.plan.third}, memory = "{memory_mib}m" }}'
-        parts += [
-            f'[queues."{each.queue}"]\nguaranteed = {guaranteed}\n' for each in self.plan.trainings
-        ]
-        (self.state_dir / "hrm.toml").write_text("\n".join(parts))
+        """Elasticity is as it is by default, or off."""
+        text = "" if self.arm.elastic else '[master]\nelasticity_policy = "off"\n'
+        (self.state_dir / "hrm.toml").write_text(text)
+
+    def begins_with(self, place: int) -> int:
+        """Executors that the application submitted so many others later waits for."""
+        if not self.arm.whole:
+            return self.plan.third
+        return 0 if place else self.plan.slots
 
     def settings(self, training: Training, events: Path) -> dict[str, str]:
         """Spark's settings of one application."""
@@ -108,7 +109,6 @@ class Trainers(Started):
             "spark.driver.memory": "512m",
             "spark.driver.extraJavaOptions": _JAVA_OPTIONS,
             "spark.executor.extraJavaOptions": _JAVA_OPTIONS,
-            "spark.hrm.queue": training.queue,
         }
         if self.arm.dynamic:
             del found["spark.executor.instances"], found["spark.cores.max"]
@@ -136,9 +136,12 @@ def run_arm(
         BenchmarkError: an application failed, or a limit was exceeded.
     """
     with cluster:
-        trainings = cluster.plan.trainings
-        submitted = [_submit(cluster, each, data, directory) for each in trainings]
+        submitted: list[_Submitted] = []
         with _ending(submitted):
+            for each in cluster.plan.trainings:
+                submitted.append(_submit(cluster, each, data, directory, len(submitted)))
+                if cluster.arm.whole:
+                    _await_ready(submitted)  # the first has its executors before others come
             begun_s, busy = _await(submitted, directory)
             results = [each.submission.result(1.0) for each in submitted]
         trained = [
@@ -148,7 +151,9 @@ def run_arm(
     return Run(arm=name, trained=trained, machine_busy=round(busy, 4))
 
 
-def _submit(cluster: Trainers, training: Training, data: Path, directory: Path) -> _Submitted:
+def _submit(
+    cluster: Trainers, training: Training, data: Path, directory: Path, place: int
+) -> _Submitted:
     plan, own = cluster.plan, directory / training.name
     events = own / "events"
     events.mkdir(parents=True)
@@ -156,7 +161,7 @@ def _submit(cluster: Trainers, training: Training, data: Path, directory: Path) 
         "--name", training.name, "--data", data, "--hidden", training.hidden,
         "--learning-rate", training.learning_rate, "--epochs", training.epochs,
         "--patience", plan.patience, "--better", plan.better, "--device-s", training.device_s,
-        "--executors", plan.third, "--ready", own / "ready", "--go", directory / "go",
+        "--executors", cluster.begins_with(place), "--ready", own / "ready", "--go", directory / "go",
     ]  # fmt: skip
     submission = cluster.submit(_APP, arguments, own, cluster.settings(training, events))
     return _Submitted(training, submission, own)
@@ -174,12 +179,7 @@ def _ending(submitted: Sequence[_Submitted]) -> Iterator[None]:
 def _await(submitted: Sequence[_Submitted], directory: Path) -> tuple[float, float]:
     """Let all begin at once and wait for their ends: when they began, seconds since the epoch, and
     how busy the machine was."""
-
-    def all_ready() -> bool:
-        _check(submitted)
-        return all((each.directory / "ready").exists() for each in submitted)
-
-    wait_until(all_ready, _READY_LIMIT_S, "all trainings to have their third", _POLL_S)
+    _await_ready(submitted)
     begun_s, before_s = time.time(), _machine_s()
     (directory / "go").touch()
     while any(each.submission.running for each in submitted):
@@ -189,6 +189,14 @@ def _await(submitted: Sequence[_Submitted], directory: Path) -> tuple[float, flo
         time.sleep(_POLL_S)
     busy = (_machine_s() - before_s) / (time.time() - begun_s) / (psutil.cpu_count() or 1)
     return begun_s, busy
+
+
+def _await_ready(submitted: Sequence[_Submitted]) -> None:
+    def all_ready() -> bool:
+        _check(submitted)
+        return all((each.directory / "ready").exists() for each in submitted)
+
+    wait_until(all_ready, _READY_LIMIT_S, "trainings to have what they begin with", _POLL_S)
 
 
 def _check(submitted: Sequence[_Submitted]) -> None:

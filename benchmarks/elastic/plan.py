@@ -16,10 +16,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-__all__ = ["ARMS", "COMPARED", "DYNAMIC", "ELASTIC", "QUICK", "STATIC", "Arm", "Plan", "Training"]
+__all__ = ["ARMS", "ELASTIC", "QUICK", "Arm", "Plan", "Training"]
 
-STATIC, DYNAMIC, ELASTIC = "static", "dynamic", "elastic"
-COMPARED = STATIC, DYNAMIC, ELASTIC
+ELASTIC = "elastic"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,16 +32,13 @@ class Training:
     device_s: float
     epochs: int
 
-    @property
-    def queue(self) -> str:
-        return f"root.{self.name}"
-
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """``dynamic``: with Spark's dynamic allocation, as it is by default. ``elastic``: with the
-    master's elasticity, as it is by default; else it is off. ``whole``: each application asks for
-    executors on all slots, else for its third."""
+    """``dynamic``: with Spark's dynamic allocation, from a third of the slots to all, otherwise as
+    it is by default. ``elastic``: with the master's elasticity, as it is by default; else it is
+    off. ``whole``: each application requests executors on all slots, and the first to come has
+    them; else each requests its third."""
 
     about: str
     dynamic: bool = False
@@ -51,11 +47,12 @@ class Arm:
 
 
 ARMS = {
-    STATIC: Arm("a third of the slots each"),
-    DYNAMIC: Arm("Spark's dynamic allocation", dynamic=True),
+    "static": Arm("a third of the slots each"),
+    "dynamic": Arm("Spark's dynamic allocation", dynamic=True),
+    "first": Arm("first come, first served", whole=True),
     ELASTIC: Arm("HRM's elasticity", elastic=True, whole=True),
-    "both": Arm("dynamic allocation and HRM's elasticity", dynamic=True, elastic=True),
 }
+"""All queues and all else are as they are by default: one queue for all applications."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +70,7 @@ class Plan:
     trainings: tuple[Training, ...] = (
         Training("linear", 0, 0.3, 0.15, 110),
         Training("narrow", 24, 0.03, 0.15, 110),
-        Training("wide", 64, 0.002, 0.3, 110),
+        Training("wide", 64, 0.002, 0.3, 90),
     )
     tasks: int = 12
     rows: int = 300
@@ -92,7 +89,7 @@ class Plan:
 
     @property
     def third(self) -> int:
-        """Executors that a queue is guaranteed."""
+        """Executors of each application where none requests all slots."""
         return self.slots // len(self.trainings)
 
 

@@ -13,7 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hrm.core.elasticity.beta_rule import Resize
-from hrm.core.elasticity.elastic_job import PACE_REPORTS, PACE_REPORTS_MIN, PACES_MAX, ElasticJobView
+from hrm.core.elasticity.elastic_job import (
+    PACE_REPORTS,
+    PACE_REPORTS_MIN,
+    PACES_MAX,
+    ElasticJobView,
+)
 from hrm.core.elasticity.elasticity_core import ElasticityCore
 from hrm.core.elasticity.speed_up_rule import SpeedUpRule, has_learned, serial_share, speed_up
 from tests.core.test_elasticity import A, report, started

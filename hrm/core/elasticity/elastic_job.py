@@ -22,7 +22,15 @@ from hrm.core.elasticity.elasticity_messages import (
 )
 from hrm.core.vocabulary.model import ApplicationId
 
-__all__ = ["PACES_MAX", "PACE_REPORTS", "PACE_REPORTS_MIN", "ElasticJob", "ElasticJobView", "ElasticityView", "EpochSample"]
+__all__ = [
+    "PACES_MAX",
+    "PACE_REPORTS",
+    "PACE_REPORTS_MIN",
+    "ElasticJob",
+    "ElasticJobView",
+    "ElasticityView",
+    "EpochSample",
+]
 
 HISTORY_MAX = 128
 """Reports of a job that policies may see, the latest."""
