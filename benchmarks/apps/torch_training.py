@@ -9,7 +9,8 @@ DIR has a ``shard-NN.npz`` for each task of an epoch and ``held-out.npz``, with 
 until ``--device-s`` seconds have passed since it began: an emulated accelerator. The driver adds
 the gradients up in the order of the shards, so that sums are the same to the bit wherever tasks
 run, takes a step of Adam, and reports loss and accuracy to HRM. READY is written once so many
-executors are there, which may be 0, and have started their Python; with GO it begins. The last line printed is JSON.
+executors are there, which may be 0, and have started their Python; with GO it begins. The last line
+printed is JSON.
 
 ``train`` needs no Spark: with ``map`` over the shards it is the reference of the benchmark.
 """

@@ -161,7 +161,8 @@ def _submit(
         "--name", training.name, "--data", data, "--hidden", training.hidden,
         "--learning-rate", training.learning_rate, "--epochs", training.epochs,
         "--patience", plan.patience, "--better", plan.better, "--device-s", training.device_s,
-        "--executors", cluster.begins_with(place), "--ready", own / "ready", "--go", directory / "go",
+        "--executors", cluster.begins_with(place),
+        "--ready", own / "ready", "--go", directory / "go",
     ]  # fmt: skip
     submission = cluster.submit(_APP, arguments, own, cluster.settings(training, events))
     return _Submitted(training, submission, own)

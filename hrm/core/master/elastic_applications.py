@@ -2,11 +2,11 @@
 
 An application whose driver reports epochs (``hrm.report``) is elastic. While it has no limit, it
 gets what it requests, as any other, as far as its queue and the cluster have it; what it waits for
-beyond is worth to it what more executors are, and not what the first is to what has none. ``hrm.core.elasticity`` decides on its reports; what comes out
-is a limit of its executors (``MasterState.limit_executors``), never less than its gang, or than
-one, and never more than what it last requested without a limit. Where the limit is that, there is
-none. Which executors end, and when, is Spark's to say: those are decommissioned, with what they
-run.
+beyond that is worth to it what more executors are, not what the first is to one that has none.
+``hrm.core.elasticity`` decides on its reports; what comes out is a limit of its executors
+(``MasterState.limit_executors``), never less than its gang, or than one, and never more than what
+it last requested without a limit. Where the limit is that, there is none. Which executors end, and
+when, is Spark's to say: those are decommissioned, with what they run.
 
 So capacity is freed where a model has converged, and schedulers give it to whatever waits and could
 use it there (``hrm.core.master.elastic_demand``). What is free while nothing waits that it would

@@ -1,14 +1,14 @@
 """What waits in the cluster and could use an executor that a training gives up.
 
 What a training that runs waits for, beyond that, does not count here: the policy weighs what one
-more is worth to it. Most of the rest could use one. But one that wants a GPU where trainings hold none, more memory than the
-node of any training has, another node than theirs, or a gang larger than all that they could leave,
-gets nothing from them: to take executors for it would only make their epochs longer. So a waiter
-counts if units where trainings run would hold it, with what is free there and with all that
-trainings might give up there: an executor more than its least is not a training's to keep. The
-trainings that might give it up are those that could do so alone, at one unit, or together, if none
-could. One that has no more than its least serves what is no larger than what it waits for, by
-waiting for it no more.
+more is worth to it. Most of the rest could use one. But one that wants a GPU where trainings hold
+none, more memory than the node of any training has, another node than theirs, or a gang larger than
+all that they could leave, gets nothing from them: to take executors for it would only make their
+epochs longer. So a waiter counts if units where trainings run would hold it, with what is free
+there and with all that trainings might give up there: an executor more than its least is not a
+training's to keep. The trainings that might give it up are those that could do so alone, at one
+unit, or together, if none could. One that has no more than its least serves what is no larger than
+what it waits for, by waiting for it no more.
 
 That holds for as long as the waiter waits: what a training gives up is free then, and the sum of
 the two is what it was.
