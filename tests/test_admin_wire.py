@@ -12,7 +12,7 @@ from hrm.identity.roles import CLUSTER, AccessRole, Identity, IdentityKind
 from hrm.policies import load
 from hrm.testing.virtual import VirtualCluster, unit
 from hrm.v1 import admin_pb2
-from hrm.wire.admin import from_cluster, to_kill
+from hrm.wire.admin import from_cluster, to_kill, to_priority_request
 
 FULL_S = 60.0
 
@@ -133,3 +133,11 @@ def test_why_an_application_was_killed_names_its_killer_in_words() -> None:
     request = admin_pb2.KillApplicationRequest(application_id="a")
     assert to_kill(request, 1, 0.0, CLUSTER).reason == "killed by the cluster's administrator"
     assert to_kill(request, 1, 0.0, ada).reason == "killed by user ada"
+
+
+def test_a_request_for_a_priority_is_as_a_user_and_of_operators_as_nobody() -> None:
+    request = admin_pb2.ChangePriorityRequest(application_id="app-1", steps=2)
+    user = Identity(name="ada", kind=IdentityKind.USER, role=AccessRole.SUBMITTER)
+    operator = Identity(name="ada", kind=IdentityKind.USER, role=AccessRole.OPERATOR)
+    asked = [to_priority_request(request, 1, 0.0, by) for by in (user, operator, CLUSTER)]
+    assert [x.user for x in asked] == ["ada", "", ""]

@@ -28,7 +28,7 @@ __all__ = [
 _LISTED_MAX = 10
 _QUOTAS = ("guaranteed", "maximum")
 _VALUES = (
-    "weight", "max_running", "order", "interrupts", "preemptible", "driver_share",
+    "weight", "max_running", "order", "interrupts", "maximum_class", "preemptible", "driver_share",
     "minimum_user_limit", "user_limit_factor",
 )  # fmt: skip
 _NAMES = ("submitters", "administrators")

@@ -86,6 +86,14 @@ InterruptsOption = Annotated[
         "the queue?",
     ),
 ]
+MaximumClassOption = Annotated[
+    Literal["normal", "urgent", "highest"] | None,
+    typer.Option(
+        "--maximum-class",
+        help="With --order classes, in it and below it: the highest class that others than its "
+        "administrators may submit with or request.",
+    ),
+]
 SubmittersOption = Annotated[
     str | None,
     typer.Option(
@@ -185,6 +193,7 @@ def create(
     user_limit_factor: UserLimitFactorOption = None,
     preemptible: PreemptibleOption = None,
     interrupts: InterruptsOption = None,
+    maximum_class: MaximumClassOption = None,
     submitters: SubmittersOption = None,
     administrators: AdministratorsOption = None,
     dry_run: DryRunOption = False,
@@ -199,7 +208,7 @@ def create(
         name, guaranteed=guaranteed, maximum=maximum, weight=weight, max_running=max_running,
         order=order, driver_share=driver_share, minimum_user_limit=minimum_user_limit,
         user_limit_factor=user_limit_factor, preemptible=preemptible, interrupts=interrupts,
-        submitters=submitters, administrators=administrators,
+        maximum_class=maximum_class, submitters=submitters, administrators=administrators,
     )  # fmt: skip
     request = pb.ChangeQueuesRequest(queues=[stated], create=True, dry_run=dry_run)
     _change(request, master, output, timeout)
@@ -219,6 +228,7 @@ def set_(
     user_limit_factor: UserLimitFactorOption = None,
     preemptible: PreemptibleOption = None,
     interrupts: InterruptsOption = None,
+    maximum_class: MaximumClassOption = None,
     submitters: SubmittersOption = None,
     administrators: AdministratorsOption = None,
     unset: Annotated[
@@ -240,7 +250,7 @@ def set_(
         name, guaranteed=guaranteed, maximum=maximum, weight=weight, max_running=max_running,
         order=order, driver_share=driver_share, minimum_user_limit=minimum_user_limit,
         user_limit_factor=user_limit_factor, preemptible=preemptible, interrupts=interrupts,
-        submitters=submitters, administrators=administrators,
+        maximum_class=maximum_class, submitters=submitters, administrators=administrators,
     )  # fmt: skip
     keys = [each.removeprefix("--").replace("-", "_") for each in unset or ()]
     if not keys and len(stated.ListFields()) == 1:

@@ -24,7 +24,7 @@ class QueueNames(_message.Message):
     def __init__(self, names: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class QueueStated(_message.Message):
-    __slots__ = ("name", "guaranteed", "maximum", "weight", "max_running", "order", "preemptible", "driver_share", "minimum_user_limit", "user_limit_factor", "submitters", "administrators", "interrupts")
+    __slots__ = ("name", "guaranteed", "maximum", "weight", "max_running", "order", "preemptible", "driver_share", "minimum_user_limit", "user_limit_factor", "submitters", "administrators", "interrupts", "maximum_class")
     NAME_FIELD_NUMBER: _ClassVar[int]
     GUARANTEED_FIELD_NUMBER: _ClassVar[int]
     MAXIMUM_FIELD_NUMBER: _ClassVar[int]
@@ -38,6 +38,7 @@ class QueueStated(_message.Message):
     SUBMITTERS_FIELD_NUMBER: _ClassVar[int]
     ADMINISTRATORS_FIELD_NUMBER: _ClassVar[int]
     INTERRUPTS_FIELD_NUMBER: _ClassVar[int]
+    MAXIMUM_CLASS_FIELD_NUMBER: _ClassVar[int]
     name: str
     guaranteed: QueueQuota
     maximum: QueueQuota
@@ -51,7 +52,8 @@ class QueueStated(_message.Message):
     submitters: QueueNames
     administrators: QueueNames
     interrupts: bool
-    def __init__(self, name: _Optional[str] = ..., guaranteed: _Optional[_Union[QueueQuota, _Mapping]] = ..., maximum: _Optional[_Union[QueueQuota, _Mapping]] = ..., weight: _Optional[float] = ..., max_running: _Optional[int] = ..., order: _Optional[str] = ..., preemptible: bool = ..., driver_share: _Optional[float] = ..., minimum_user_limit: _Optional[float] = ..., user_limit_factor: _Optional[float] = ..., submitters: _Optional[_Union[QueueNames, _Mapping]] = ..., administrators: _Optional[_Union[QueueNames, _Mapping]] = ..., interrupts: bool = ...) -> None: ...
+    maximum_class: str
+    def __init__(self, name: _Optional[str] = ..., guaranteed: _Optional[_Union[QueueQuota, _Mapping]] = ..., maximum: _Optional[_Union[QueueQuota, _Mapping]] = ..., weight: _Optional[float] = ..., max_running: _Optional[int] = ..., order: _Optional[str] = ..., preemptible: bool = ..., driver_share: _Optional[float] = ..., minimum_user_limit: _Optional[float] = ..., user_limit_factor: _Optional[float] = ..., submitters: _Optional[_Union[QueueNames, _Mapping]] = ..., administrators: _Optional[_Union[QueueNames, _Mapping]] = ..., interrupts: bool = ..., maximum_class: _Optional[str] = ...) -> None: ...
 
 class QueueAmounts(_message.Message):
     __slots__ = ("cores", "memory_mib", "gpu_memory_mib")

@@ -82,6 +82,7 @@ def to_priority_request(
         application_id=ApplicationId(request.application_id),
         steps=steps,
         by=str(by),
+        user="" if by.role.rules else by.name,
     )
 
 

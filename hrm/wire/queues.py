@@ -23,7 +23,7 @@ from hrm.core.tenancy.queue_spec import (
 )
 from hrm.core.tenancy.queue_status import QueueStatus, QueueWait, Supposed, Supposition
 from hrm.core.tenancy.queue_tree import Governed, QueueTree
-from hrm.core.vocabulary.priority_class import class_of
+from hrm.core.vocabulary.priority_class import PriorityClass, class_of
 from hrm.errors import InvalidRequest, NotFound
 from hrm.text import shown
 from hrm.v1 import queues_pb2 as pb
@@ -42,7 +42,7 @@ __all__ = [
 ]
 
 _NUMBERS = ("weight", "driver_share", "minimum_user_limit", "user_limit_factor")
-_PLAIN = (*_NUMBERS, "max_running", "order", "preemptible", "interrupts")
+_PLAIN = (*_NUMBERS, "max_running", "order", "preemptible", "interrupts", "maximum_class")
 _NAMES = ("submitters", "administrators")
 _QUOTAS = ("guaranteed", "maximum")
 _SHOWN_MAX = 80
@@ -156,7 +156,7 @@ def from_spec(spec: QueueSpec) -> pb.QueueStated:
             getattr(message, key).SetInParent()
             getattr(message, key).names.extend(value)
         elif value is not None:
-            setattr(message, key, value)
+            setattr(message, key, value.value if isinstance(value, PriorityClass) else value)
     return message
 
 

@@ -70,6 +70,15 @@ def test_interruption_is_stated_with_the_order(hrm: Run, master: FakeMaster) -> 
     assert (stated.order, stated.interrupts) == ("classes", True)
 
 
+def test_the_highest_class_that_users_may_have_is_stated_of_a_queue(
+    hrm: Run, master: FakeMaster
+) -> None:
+    hrm("queue", "set", "root.team", "--maximum-class", "urgent")
+    (stated,) = master.queues.requests[-1].queues
+    assert stated.maximum_class == "urgent"
+    assert hrm("queue", "set", "root.team", "--maximum-class", "5").exit_code == 2
+
+
 def test_how_leaves_were_served_is_shown_with_the_fairness_between_them(
     hrm: Run, master: FakeMaster
 ) -> None:

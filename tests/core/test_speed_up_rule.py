@@ -17,6 +17,7 @@ from hrm.core.elasticity.elastic_job import (
     PACE_REPORTS,
     PACE_REPORTS_MIN,
     PACES_MAX,
+    ElasticityView,
     ElasticJobView,
 )
 from hrm.core.elasticity.elasticity_core import ElasticityCore
@@ -131,6 +132,62 @@ def test_whatever_epochs_took_no_worker_makes_a_job_slower(
     first, second = (speed_up(paces, workers + n) for n in (0, 1))
     assert -1e-9 <= second <= first + 1e-9
     assert math.isfinite(first)
+
+
+@st.composite
+def views(draw: st.DrawFn) -> ElasticityView:
+    """Of any jobs, some of which may not grow, are silent, cold, or have few epochs left."""
+    jobs = []
+    for number in range(draw(st.integers(0, 7))):
+        most = draw(st.integers(1, 12))
+        one = job(
+            f"job-{number}",
+            workers=draw(st.integers(1, most)),
+            workers_max=most,
+            points=draw(st.floats(0.0, 1e3)),
+            change=draw(st.sampled_from([math.nan, -0.01, 0.0, 0.0002, 0.001, 0.5])),
+            accuracy=draw(st.floats(0.0, 1.0)),
+            epoch=draw(st.sampled_from([0, 1, 50, 90, 91, 100])),
+            paces=draw(st.dictionaries(st.integers(1, 16), st.floats(1e-3, 1e6), max_size=4)),
+            since_resize=draw(st.integers(0, 2)),
+            warm=draw(st.booleans()),
+            silent=draw(st.booleans()),
+        )
+        jobs.append(one._replace(may_grow=one.workers < most and draw(st.booleans())))
+    return view(*jobs, free=draw(st.integers(0, 40)))
+
+
+@given(views())
+def test_what_is_granted_one_after_the_other_is_within_what_is_free_and_each_maximum(
+    begun: ElasticityView,
+) -> None:
+    rule, now, given_to = SpeedUpRule(), begun, list[int]()
+    while now.free and (wanted := rule.propose(now)) is not None:
+        one = now.jobs[wanted.place]
+        assert one.may_grow
+        assert not one.silent
+        assert wanted.delta == rule.grant(now, wanted.place) >= 1
+        assert one.workers + wanted.delta <= one.workers_max
+        assert wanted.place not in given_to, "all at once"
+        given_to.append(wanted.place)
+        jobs = list(now.jobs)
+        jobs[wanted.place] = one._replace(workers=one.workers + wanted.delta, may_grow=False)
+        now = now._replace(jobs=tuple(jobs), free=now.free - wanted.delta, steps=now.steps + 1)
+        assert now.free >= 0
+    granted = sum(y.workers - x.workers for x, y in zip(begun.jobs, now.jobs, strict=True))
+    assert granted == begun.free - now.free
+
+
+@given(views(), st.integers(1, 9), st.data())
+def test_nothing_is_given_up_by_what_serves_none_of_the_waiters(
+    begun: ElasticityView, waiting: int, data: st.DataObject
+) -> None:
+    jobs = tuple(
+        one._replace(serves=data.draw(st.booleans()), may_shrink=one.workers > 1)
+        for one in begun.jobs
+    )
+    wanted = SpeedUpRule().propose(begun._replace(jobs=jobs, free=0, waiting=waiting))
+    assert wanted is None or (wanted.delta == -1 and jobs[wanted.place].serves)
 
 
 def test_epoch_times_are_of_whole_epochs_with_the_same_workers() -> None:

@@ -43,6 +43,7 @@ STATED = st.fixed_dictionaries(
         "max_running": st.integers(0, 1_000_000),
         "order": st.sampled_from(["fifo", "fair", "priority", "classes"]),
         "preemptible": st.booleans(),
+        "maximum_class": st.sampled_from(["normal", "urgent", "highest"]),
         "driver_share": st.floats(0, 1),
         "minimum_user_limit": st.floats(0.001, 1),
         "user_limit_factor": st.floats(0.001, 1e6),

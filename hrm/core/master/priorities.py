@@ -6,10 +6,11 @@ steps up or down; what waits is in the new order at once, and nothing becomes of
 stands is in its record, so it survives the master.
 
 Requests are free, so they are bounded: so many steps of one application in a period, and so many of
-all applications of one user. What they let pass others is bounded by that; and one that nobody
-raises rises while it waits, until it is at the top of its class, where the first submitted goes
-first. What is of a class above is never reached by waiting: applications that are urgent as they
-come may keep normal ones waiting for as long as they come.
+all applications of one user. A queue may also state up to which class they go
+(``hrm.core.tenancy.class_bounds``). What they let pass others is bounded by that; and one that
+nobody raises rises while it waits, until it is at the top of its class, where the first submitted
+goes first. What is of a class above is never reached by waiting: applications that are urgent as
+they come may keep normal ones waiting for as long as they come.
 
 One that was interrupted for another of the highest class (``hrm.core.master.queue_reclaim``) goes
 before urgent ones, for as many containers as it lost.
@@ -30,6 +31,7 @@ from hrm.core.master.entities import Application
 from hrm.core.master.state import MasterState
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
+from hrm.core.tenancy.class_bounds import step_refusal
 from hrm.core.tenancy.queue_spec import QueueName
 from hrm.core.vocabulary.history import PriorityRecord
 from hrm.core.vocabulary.model import ApplicationId, WorkloadClass
@@ -38,7 +40,7 @@ from hrm.core.vocabulary.priority_class import (
     Standing,
     priority_text,
 )
-from hrm.errors import HrmError, InvalidRequest, LimitReached, NotFound
+from hrm.errors import HrmError, InvalidRequest, LimitReached, NotAllowed, NotFound
 
 __all__ = [
     "Priorities",
@@ -108,11 +110,13 @@ class Priorities:
             return
         before = app.record.stands
         period = before.begun(now, master_state.bounds.priority_period_s)
+        after = period.after_request(event.steps, event.by)
         refusal = self._refusal(app, period, event.steps, now)
+        if refusal is None and event.user:
+            refusal = self._bound(app, after, event.user)
         if refusal is not None:
             master_state.refuse(event.call_id, refusal)
             return
-        after = period.after_request(event.steps, event.by)
         self._count(app.record.user, event.steps, now)
         many = abs(event.steps)
         why = (
@@ -154,6 +158,12 @@ class Priorities:
                 f"in {left_s:.0f} s"
             )
         return None
+
+    def _bound(self, app: Application, after: Standing, user: str) -> HrmError | None:
+        """Why this user may not have it stand there."""
+        tree, queue = self._master_state.queues.tree, QueueName(app.record.queue)
+        why = step_refusal(tree, queue, user, app.record.stands, after)
+        return NotAllowed(f"{app.application_id}: {why}") if why else None
 
     def _taken(self, user: str, now: float) -> tuple[float, int]:
         """When the user's period began, and the steps since."""

@@ -11,11 +11,13 @@ from hrm.core.master.state import MasterState
 from hrm.core.messages import commands as c
 from hrm.core.messages import events as e
 from hrm.core.tenancy.accounts import NOTHING, fits_into
+from hrm.core.tenancy.class_bounds import class_refusal
 from hrm.core.tenancy.queue_rules import QueueRefusal, QueueRule, place
 from hrm.core.tenancy.queue_spec import DEFAULT_QUEUE, RECOVERED_QUEUE, QueueName, QueueSpec
 from hrm.core.tenancy.queue_tree import QueueTree
 from hrm.core.vocabulary.advice import advice_for
 from hrm.core.vocabulary.model import ApplicationId
+from hrm.core.vocabulary.priority_class import NORMAL_MAX
 from hrm.core.vocabulary.records import ApplicationRecord
 from hrm.errors import AlreadyExists, HrmError, InvalidRequest, NotAllowed, NotFound
 
@@ -43,8 +45,20 @@ class QueueAdministration:
         """The queue of a new application; what is part of a submission goes where its driver is."""
         tree = self.tree
         is_plain = not (event.queue or event.submission_id or self.rules)
+        is_plain = is_plain and event.priority <= NORMAL_MAX
         if is_plain and DEFAULT_QUEUE in tree.open_to_all and DEFAULT_QUEUE not in tree.children:
             return DEFAULT_QUEUE  # the common case, without a call
+        found = self._placed(event)
+        if isinstance(found, HrmError) or self._is_of_driver(event):
+            return found
+        why = class_refusal(tree, found, event.user, event.priority)
+        return NotAllowed(why) if why else found
+
+    def _is_of_driver(self, event: e.ApplicationRegistered) -> bool:
+        """Was it, or rather what it is of, admitted before?"""
+        return ApplicationId(event.submission_id) in self._master_state.applications
+
+    def _placed(self, event: e.ApplicationRegistered) -> QueueName | HrmError:
         driver = self._master_state.applications.get(ApplicationId(event.submission_id))
         if driver is not None and self.tree.is_leaf(QueueName(driver.record.queue)):
             return QueueName(driver.record.queue)

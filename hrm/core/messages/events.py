@@ -284,12 +284,14 @@ class KillRequested(Event):
 
 @record
 class PriorityRequested(Event):
-    """``steps``: up, or down if negative; never 0. ``by``: who asks."""
+    """``steps``: up, or down if negative; never 0. ``by``: who asks; ``user``: the name of that
+    user, empty for an operator, whom no queue bounds."""
 
     call_id: int
     application_id: ApplicationId
     steps: int
     by: str
+    user: str = ""
 
 
 @record

@@ -15,6 +15,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Literal, NamedTuple, NewType, TypeAlias, get_args
 
+from hrm.core.vocabulary.priority_class import PriorityClass
+
 __all__ = [
     "DEFAULT_QUEUE",
     "GOVERNED",
@@ -55,6 +57,7 @@ these, in this order."""
 
 Order: TypeAlias = Literal["fifo", "fair", "priority", "classes"]
 _ORDERS = get_args(Order)
+_CLASSES = tuple(x.value for x in PriorityClass)
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 _NAME_MAX = 255
@@ -93,7 +96,9 @@ class QueueSpec:
     number. ``order``: of the applications of a leaf; streams go first in each. ``interrupts``: in
     an order of ``classes``, may one of the highest class that waits have containers of lower ones
     preempted (``core.master.own_victims``)? ``preemptible``: may what it has borrowed be preempted
-    for the guarantees of others? ``driver_share``: what its drivers on nodes may hold of its share,
+    for the guarantees of others? ``maximum_class``: of an order of ``classes``, in the whole
+    subtree: the highest that others than its administrators may submit an application with, or
+    request for one. ``driver_share``: what its drivers on nodes may hold of its share,
     in the whole subtree; None: in a leaf, while other queues want more, the master's
     ``driver_share``. The first driver always may.
 
@@ -114,6 +119,7 @@ class QueueSpec:
     order: Order = "fifo"
     interrupts: bool = False
     preemptible: bool = True
+    maximum_class: PriorityClass = PriorityClass.HIGHEST
     driver_share: float | None = None
     minimum_user_limit: float = 1.0
     user_limit_factor: float | None = None
@@ -197,6 +203,8 @@ def spec_fields(spec: QueueSpec) -> dict[str, object]:
             continue
         if field.name in ("guaranteed", "maximum"):
             value = quota_text(value)
+        if isinstance(value, PriorityClass):
+            value = value.value
         found[field.name] = list(value) if isinstance(value, tuple) else value
     return found
 
@@ -299,6 +307,12 @@ def _order(value: object) -> Order:
     return value  # type: ignore[return-value]
 
 
+def _class(value: object) -> PriorityClass:
+    if value not in _CLASSES:
+        raise ValueError(f"one of {', '.join(_CLASSES)}")
+    return PriorityClass(value)
+
+
 def _flag(value: object) -> bool:
     if not isinstance(value, bool):
         raise ValueError("true or false")
@@ -322,6 +336,7 @@ _READERS: dict[str, Callable[[object], object]] = {
     "order": _order,
     "interrupts": _flag,
     "preemptible": _flag,
+    "maximum_class": _class,
     "driver_share": _number(0.0, 1.0, "from 0 to 1"),
     "minimum_user_limit": _number(0.001, 1.0, "from 0.001 to 1"),
     "user_limit_factor": _number(0.001, _WEIGHT_MAX, "above 0"),

@@ -237,6 +237,12 @@ class QueueTree:
     def may_administer(self, name: QueueName, user: str) -> bool:
         return any(_named(self.specs[x].administrators, user) for x in lineage(name))
 
+    def class_bound(self, name: QueueName, user: str) -> QueueSpec | None:
+        """Of the queue and those above it, as far as the user does not administer them, the one
+        that states the lowest ``maximum_class``; None: there is none."""
+        others = (self.specs[x] for x in lineage(name) if not self.may_administer(x, user))
+        return max(others, key=lambda x: x.maximum_class.rank, default=None)
+
     def limits(self, cluster: Governed) -> dict[QueueName, QueueLimits]:
         """What each queue is guaranteed and may have, where ``cluster`` is all there is. Where
         amounts are stated of which there is less, all of a parent's are reduced by one factor."""

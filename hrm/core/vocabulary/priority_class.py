@@ -25,6 +25,7 @@ from dataclasses import dataclass, replace
 __all__ = [
     "DECLARED_MAX",
     "INTERRUPTIONS_MAX",
+    "NORMAL_MAX",
     "PriorityClass",
     "Standing",
     "class_of",
@@ -35,6 +36,8 @@ __all__ = [
 
 DECLARED_MAX = 5
 """The number that declares the highest class; 4 declares an urgent one, 1 to 3 a normal one."""
+NORMAL_MAX = 3
+"""The greatest number that declares a normal one."""
 INTERRUPTIONS_MAX = 2
 """How often one application is interrupted, in all."""
 
