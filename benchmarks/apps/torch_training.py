@@ -9,8 +9,7 @@ DIR has a ``shard-NN.npz`` for each task of an epoch and ``held-out.npz``, with 
 until ``--device-s`` seconds have passed since it began: an emulated accelerator. The driver adds
 the gradients up in the order of the shards, so that sums are the same to the bit wherever tasks
 run, takes a step of Adam, and reports loss and accuracy to HRM. READY is written once so many
-executors are there, which may be 0, and have started their Python; with GO it begins. The last line
-printed is JSON.
+executors are there and have started their Python; with GO it begins. The last line printed is JSON.
 
 ``train`` needs no Spark: with ``map`` over the shards it is the reference of the benchmark.
 """
@@ -193,9 +192,8 @@ def main() -> None:
     def report(epoch: int, loss: float, accuracy: float) -> None:
         hrm.report(epoch=epoch, loss=loss, accuracy=accuracy, epochs=recipe.epochs)
 
-    if given.executors:
-        await_executors(context, given.executors, given.timeout)
-        warm_up(context, given.executors)
+    await_executors(context, given.executors, given.timeout)
+    warm_up(context, given.executors)
     given.ready.touch()
     await_file(given.go, given.timeout)
     begun_s = time.time()

@@ -1,4 +1,4 @@
-"""Three trainings on one cluster: static thirds, dynamic allocation, first come, and elasticity.
+"""Three trainings on one cluster: static thirds, dynamic allocation, queues, and elasticity.
 
     python -m benchmarks.elastic                        # writes results/elastic.md, .json and .svg
     python -m benchmarks.elastic --quick --json FILE    # one run of each arm, shorter trainings

@@ -1,8 +1,8 @@
 """Runs the three trainings at once in one arm, on a cluster of their own.
 
-All begin to train at one moment: once each has its third, or, where each requests the whole
-cluster, once the first has that and the others wait for executors. From then to the end of the last
-is the makespan. What counts comes from the applications themselves and from their event logs.
+Each application has a queue that is guaranteed a third of the cluster. All begin to train at one
+moment, once each has its third; from then to the end of the last is the makespan. What counts comes
+from the applications themselves and from their event logs.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Run:
 
 
 class Trainers(Started):
-    """A cluster with nothing set but whether it is elastic."""
+    """A cluster with a queue for each training."""
 
     name = "elastic"
 
@@ -90,15 +90,15 @@ class Trainers(Started):
         self.arm = arm
 
     def configure(self) -> None:
-        """Elasticity is as it is by default, or off."""
-        text = "" if self.arm.elastic else '[master]\nelasticity_policy = "off"\n'
-        (self.state_dir / "hrm.toml").write_text(text)
-
-    def begins_with(self, place: int) -> int:
-        """Executors that the application submitted so many others later waits for."""
-        if not self.arm.whole:
-            return self.plan.third
-        return 0 if place else self.plan.slots
+        """Queues of a third each; elasticity as it is by default, by another policy, or off."""
+        policy = self.arm.policy if self.arm.elastic else "off"
+        parts = [f'[master]\nelasticity_policy = "{policy}"\n'] if policy else []
+        memory_mib = self.plan.third * (self.shape.memory_per_node_mib // self.plan.slots_per_node)
+        guaranteed = f'{{ cores = {self.plan.third}, memory = "{memory_mib}m" }}'
+        parts += [
+            f'[queues."{each.queue}"]\nguaranteed = {guaranteed}\n' for each in self.plan.trainings
+        ]
+        (self.state_dir / "hrm.toml").write_text("\n".join(parts))
 
     def settings(self, training: Training, events: Path) -> dict[str, str]:
         """Spark's settings of one application."""
@@ -108,6 +108,7 @@ class Trainers(Started):
             "spark.eventLog.dir": events.as_uri(),
             "spark.driver.memory": "512m",
             "spark.driver.extraJavaOptions": _JAVA_OPTIONS,
+            "spark.hrm.queue": training.queue,
             "spark.executor.extraJavaOptions": _JAVA_OPTIONS,
         }
         if self.arm.dynamic:
@@ -136,12 +137,9 @@ def run_arm(
         BenchmarkError: an application failed, or a limit was exceeded.
     """
     with cluster:
-        submitted: list[_Submitted] = []
+        trainings = cluster.plan.trainings
+        submitted = [_submit(cluster, each, data, directory) for each in trainings]
         with _ending(submitted):
-            for each in cluster.plan.trainings:
-                submitted.append(_submit(cluster, each, data, directory, len(submitted)))
-                if cluster.arm.whole:
-                    _await_ready(submitted)  # the first has its executors before others come
             begun_s, busy = _await(submitted, directory)
             results = [each.submission.result(1.0) for each in submitted]
         trained = [
@@ -151,9 +149,7 @@ def run_arm(
     return Run(arm=name, trained=trained, machine_busy=round(busy, 4))
 
 
-def _submit(
-    cluster: Trainers, training: Training, data: Path, directory: Path, place: int
-) -> _Submitted:
+def _submit(cluster: Trainers, training: Training, data: Path, directory: Path) -> _Submitted:
     plan, own = cluster.plan, directory / training.name
     events = own / "events"
     events.mkdir(parents=True)
@@ -161,7 +157,7 @@ def _submit(
         "--name", training.name, "--data", data, "--hidden", training.hidden,
         "--learning-rate", training.learning_rate, "--epochs", training.epochs,
         "--patience", plan.patience, "--better", plan.better, "--device-s", training.device_s,
-        "--executors", cluster.begins_with(place),
+        "--executors", plan.third,
         "--ready", own / "ready", "--go", directory / "go",
     ]  # fmt: skip
     submission = cluster.submit(_APP, arguments, own, cluster.settings(training, events))

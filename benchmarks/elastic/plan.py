@@ -32,27 +32,34 @@ class Training:
     device_s: float
     epochs: int
 
+    @property
+    def queue(self) -> str:
+        return f"root.{self.name}"
+
 
 @dataclass(frozen=True, slots=True)
 class Arm:
     """``dynamic``: with Spark's dynamic allocation, from a third of the slots to all, otherwise as
     it is by default. ``elastic``: with the master's elasticity, as it is by default; else it is
-    off. ``whole``: each application requests executors on all slots, and the first to come has
-    them; else each requests its third."""
+    off. ``whole``: each application requests executors on all slots, and has its third for as long
+    as the others have theirs; else it requests its third. ``policy``: instead of the default."""
 
     about: str
     dynamic: bool = False
     elastic: bool = False
     whole: bool = False
+    policy: str = ""
 
 
 ARMS = {
     "static": Arm("a third of the slots each"),
     "dynamic": Arm("Spark's dynamic allocation", dynamic=True),
-    "first": Arm("first come, first served", whole=True),
+    "queues": Arm("HRM's queues alone", whole=True),
     ELASTIC: Arm("HRM's elasticity", elastic=True, whole=True),
-}
-"""All queues and all else are as they are by default: one queue for all applications."""
+    "on-demand": Arm("elasticity by the trend alone", elastic=True, whole=True,
+                     policy="beta-on-demand"),
+}  # fmt: skip
+"""In all of them each application has a queue that is guaranteed its third."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

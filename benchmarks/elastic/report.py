@@ -122,15 +122,15 @@ def _about(found: dict[str, Any]) -> str:
     slowest_ms = max(each["gradient_ms"] for each in found["models"].values())
     return (
         f"{plan['nodes']} nodes of {plan['slots_per_node']} slots on one machine; three "
-        f"applications of PyTorch in one queue share the {slots} slots. An epoch is one Spark job "
-        f"of {plan['tasks']} tasks, each with the gradient of {plan['rows']} rows. "
+        f"applications of PyTorch, each in a queue that is guaranteed a third of the {slots} "
+        f"slots. An epoch is one Spark job of {plan['tasks']} tasks, each with the gradient of "
+        f"{plan['rows']} rows. "
         f"**The gradients are computed, in {slowest_ms:.1f} ms at most; the time that a task "
         f"holds its slot is emulated device time: a wait, {held} for each "
         "task.** So slots, not this machine's cores, are what is short. An application ends after "
         f"{plan['patience']} epochs without {plan['better']:g} more of accuracy, or after "
         f"{max(x['epochs'] for x in plan['trainings'])} epochs, in all arms alike. All begin "
-        "at once: when each has a third of the slots, or, where each requests all, when the first "
-        "has these and the others wait for some. Each run has a new cluster; arms are "
+        "at once, when each has a third of the slots. Each run has a new cluster; arms are "
         f"interleaved. Medians, and bootstrap intervals over {plan['runs']} runs"
         f"{common.few(plan['runs'])}."
     )

@@ -145,6 +145,14 @@ def test_a_training_that_waits_is_not_served_by_itself() -> None:
     assert others == ServedWaiters(0, frozenset(), has_use=False)
 
 
+def test_an_application_that_waits_at_units_is_one_however_much_it_wants() -> None:
+    trainings = Trainings(cores=4)
+    flat, _, late = trainings.submit(2), trainings.submit(2), trainings.submit(9)
+    assert trainings.cluster.states(late)["waiting"] == 9
+    trainings.report(flat, converged(0))
+    assert trainings.cluster.master.elastic.core.waiting == 1
+
+
 def test_of_a_long_backlog_a_bounded_part_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(elastic_demand, "LOOKED_MAX", 5)
     monkeypatch.setattr(elastic_demand, "KINDS_MAX", 2)

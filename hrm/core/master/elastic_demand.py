@@ -207,13 +207,16 @@ class ElasticDemand:
     def _at_units(
         self, but: ApplicationId, jobs: Mapping[ApplicationId, ElasticJob]
     ) -> Iterator[_Kind]:
-        """What waits at units, and moves to others that are free."""
+        """What waits at units, and moves to others that are free: the first of each application, as
+        schedulers and queues have one of each."""
+        seen = {but}
         master_state, state = self._master_state, self._master_state.state
         for row in np.flatnonzero(state.waiting_batch + state.waiting_stream).tolist():
             queue, node = state.queue(row), master_state.nodes[state.node(row)]
             for entry in (*queue.stream_waiting.values(), *queue.batch_waiting.values()):
                 container = node.containers.get(entry.container_id)
-                if container is not None and container.application_id != but:
+                if container is not None and container.application_id not in seen:
+                    seen.add(container.application_id)
                     app = master_state.applications[container.application_id]
                     yield self._kind(app, container, jobs)
 
