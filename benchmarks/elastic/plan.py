@@ -77,7 +77,7 @@ class Plan:
     trainings: tuple[Training, ...] = (
         Training("linear", 0, 0.3, 0.15, 110),
         Training("narrow", 24, 0.03, 0.15, 110),
-        Training("wide", 64, 0.002, 0.3, 90),
+        Training("wide", 64, 0.002, 0.3, 110),
     )
     tasks: int = 12
     rows: int = 300
