@@ -211,6 +211,7 @@ FIELDS: dict[str, FieldBound] = {
     "NodeHeartbeat.containers": FieldBound(count=STATUSES),
     "NodeHeartbeat.shortcuts": FieldBound(count=100),
     "NodeHeartbeat.gpu_uses": FieldBound(count=GPU_USES),
+    "NodeHeartbeat.policies": FieldBound(count=100),
     "ContainerGpuUse.user": _LABEL,
     "ContainerGpuUse.application_name": _LABEL,
     "ContainerGpuUse.part": _ID,

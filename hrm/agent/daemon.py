@@ -445,6 +445,9 @@ class Agent:
         print(describe(self._machine, self._settings.master), flush=True)
 
     def _message_received(self, message: node_pb2.MasterMessage) -> None:
+        if message.WhichOneof("message") == "policy":
+            self._policy_ordered(message)
+            return
         event = node_wire.to_event(message, time.time())
         if isinstance(event, e.AssignReceived):
             if self._ending.is_set():
@@ -452,6 +455,11 @@ class Agent:
             self._containers.work_dir(event.spec.container_id)  # refuses an unusable id
         if event is not None:
             self._deliver(event)
+
+    def _policy_ordered(self, message: node_pb2.MasterMessage) -> None:
+        guard = self._gpu_uses.guard if self._gpu_uses is not None else None
+        if guard is not None and self._core.accepts(message.epoch):
+            guard.follow(message.policy)
 
 
 async def run(settings: AgentSettings, command_of: CommandOf | None = None) -> int:

@@ -162,13 +162,15 @@ def gpu_use_records(settings: AgentSettings, machine: Machine) -> GpuUseRecords 
     the node measures no GPU, and orders by none.
 
     Raises:
-        InvalidConfig: a setting names no policy, or a model that cannot be used.
+        InvalidConfig: a setting names no policy, or no model for it.
     """
     if machine.device_memory is None and settings.gpu_waiters == _PLAIN_WAITERS:
         return None
     # numpy, which a node without GPUs does without
+    from hrm.agent.gpu import waiter_guard
     from hrm.agent.gpu.use_records import FILE, GpuUseRecords
     from hrm.agent.gpu.waiter_policy import sharing_policy
+    from hrm.policies.shared_gpu.guarded import GuardedGpuSharing
     from hrm.policies.shared_gpu.waiters import ProfiledWaiters
 
     sharing = sharing_policy(
@@ -180,6 +182,8 @@ def gpu_use_records(settings: AgentSettings, machine: Machine) -> GpuUseRecords 
     records = GpuUseRecords(settings.work_dir / FILE)
     if sharing is not None:
         records.policy = ProfiledWaiters(records.uses, sharing)
+    if isinstance(sharing, GuardedGpuSharing):
+        records.guard = waiter_guard.WaiterGuard(sharing, settings.work_dir / waiter_guard.FILE)
     return records
 
 

@@ -6,6 +6,7 @@ report combines the three.
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,7 @@ from hrm.core.messages import commands as c
 from hrm.core.node.core import NodeCore
 from hrm.core.vocabulary.model import ContainerStatus
 from hrm.core.vocabulary.node_requirement import Runtime
-from hrm.v1 import node_pb2
+from hrm.v1 import node_pb2, policy_pb2
 from hrm.wire import node_stream as node_wire
 
 if TYPE_CHECKING:
@@ -84,7 +85,13 @@ class Reports:
             [self.status(status) for status in command.statuses],
             shortcuts,
             () if self._gpu_uses is None else self._gpu_uses.news(),
+            self._policies(),
         )
+
+    def _policies(self) -> list[policy_pb2.LearnedPolicy]:
+        """Learned policies of this agent that have changed."""
+        guard = self._gpu_uses.guard if self._gpu_uses is not None else None
+        return [] if guard is None else guard.changed(time.time())
 
     def status(self, status: ContainerStatus) -> ContainerStatus:
         """A container's status with what the core does not know, if the container ever ran."""

@@ -34,6 +34,8 @@ app.add_typer(policy_group, name="policy")
 
 _OF_PACKAGES = frozenset({"placement", "resizing"})
 """Kinds of candidates: what an application is placed or sized by, from a package."""
+_OF_NODES = frozenset({"node", "shared-gpu"})
+"""Kinds of which workers and agents report the counters."""
 _TRAINERS = {
     "ldwp": "hrm.learn.ldwp",
     "ldwp-set": "hrm.learn.ldwp_set",
@@ -76,7 +78,7 @@ def shadow(
 ) -> None:
     """Show what a policy would have done in shadow mode, next to what was done."""
     response = _shown(name, master, timeout, records=True)
-    if any(policy.kind == "node" for policy in response.policies):
+    if any(policy.kind in _OF_NODES for policy in response.policies):
         console.note(f"nodes report counters alone: hrm policy show {name}")
     elif not any(policy.records for policy in response.policies) and output is Output.TABLE:
         console.note(
@@ -252,10 +254,11 @@ def policy_view(policy: policy_pb2.LearnedPolicy) -> RenderableType:
     """One policy: its mode, its decisions, and the reasons of its fallbacks."""
     from rich.console import Group
 
-    where = f"node {plain(policy.node)}" if policy.node else plain(policy.kind)
+    at = f"node {policy.node}" if policy.node else ""
+    where = at if at and policy.kind == "node" else ", ".join(x for x in (policy.kind, at) if x)
     made_of = "from" if policy.kind in _OF_PACKAGES else "with model"
     lines = [
-        f"[bold]{plain(policy.policy)}[/] ({where}) is {plain(policy.mode)}, {made_of} "
+        f"[bold]{plain(policy.policy)}[/] ({plain(where)}) is {plain(policy.mode)}, {made_of} "
         f"{plain(policy.model)}; else {plain(policy.heuristic)} decides",
         f"  {policy.asked} decisions requested, {policy.learned} made, {policy.shadowed} in shadow "
         f"({policy.proposed} proposed, {_share(policy.agreed, policy.proposed)} agreed)",
@@ -307,8 +310,8 @@ def ordered_view(policy: policy_pb2.LearnedPolicy) -> RenderableType:
     shown = ", ".join(plain(name) for name in policy.nodes[:NODES_SHOWN])
     more = f" and {count - NODES_SHOWN} more" if count > NODES_SHOWN else ""
     return (
-        f"[bold]{plain(policy.policy)}[/] (node) is ordered to mode '{plain(policy.mode)}' on "
-        f"{count} node{'' if count == 1 else 's'}: {shown}{more}\n"
+        f"[bold]{plain(policy.policy)}[/] ({plain(policy.kind)}) is ordered to mode "
+        f"'{plain(policy.mode)}' on {count} node{'' if count == 1 else 's'}: {shown}{more}\n"
         f"  hrm policy show {plain(policy.policy)} shows the mode of each"
     )
 

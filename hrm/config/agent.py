@@ -285,9 +285,10 @@ class AgentSettings(ServerSettings):
     gpu_waiters_model: Path | None = Field(
         default=None, description="the model of dqngpu:learned; python -m hrm.learn.dqngpu makes it"
     )
-    gpu_waiters_mode: Literal["shadow", "canary", "on", "off"] = Field(
+    gpu_waiters_mode: Literal["off", "shadow", "canary-1", "canary-10", "canary-50", "on"] = Field(
         default="shadow",
-        description="how far it is trusted: in shadow mode dqngpu decides next to it",
+        description="how far it is trusted until hrm policy set says otherwise: in shadow mode "
+        "dqngpu decides next to it",
     )
     spark_home: Path | None = Field(
         default=None, description="Spark of the executors; empty: pyspark's"

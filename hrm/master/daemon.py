@@ -437,14 +437,14 @@ async def _add_services(
         server,
     )
     uses = ContainerUseReports()
-    nodes = NodeService(master, interval_s, registry.node_connected, uses)
+    nodes = NodeService(master, interval_s, registry.node_connected, uses, settings.state_dir)
     node_pb2_grpc.add_NodeServiceServicer_to_server(nodes, server)
     add_to_server(SharedStateService(master), server)
     pipeline_pb2_grpc.add_PipelineServiceServicer_to_server(
         PipelineService(pipelines, interval_s, uses), server
     )
     policy_pb2_grpc.add_PolicyServiceServicer_to_server(
-        PolicyService(guards, pipelines.policies, owners, settings), server
+        PolicyService(guards, (nodes.policies, pipelines.policies), owners, settings), server
     )
     groups = UserGroups(is_asked=queues.asks_groups)
     pipelines.host.groups_of = groups.of

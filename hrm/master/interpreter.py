@@ -39,6 +39,7 @@ from hrm.errors import DiskFull, HrmError, Unavailable
 from hrm.master.journal import Journal
 from hrm.master.report_throttle import ReportThrottle
 from hrm.master.store import Store
+from hrm.v1.policy_pb2 import PolicyOrder
 
 __all__ = ["Interpreter", "NoticeForwarder", "Outbox"]
 
@@ -51,7 +52,7 @@ SLICE_S = 0.001
 
 log = structlog.get_logger("master")
 
-_Message: TypeAlias = c.NodeMessage | c.Notice | StateChanged
+_Message: TypeAlias = c.NodeMessage | c.Notice | StateChanged | PolicyOrder
 
 
 class Outbox:

@@ -1,14 +1,15 @@
-"""Learned policies of the workers of pipelines: their reported state, and the modes users set.
+"""Learned policies that run on nodes: their reported state, and the modes users set.
 
-Workers report with their load. A mode is intent: an order with a number of its own, kept in
-``node-policy-modes.json`` in the state directory and sent to every worker immediately and on each
-registration, so that one is accepted while none runs. A worker follows an order once: a fallback to
-shadow mode there lasts until the next.
+Those of workers of pipelines (``WORKERS``) are reported with their load, those of agents
+(``AGENTS``) with heartbeats. A mode is intent: an order with a number of its own, kept in a file of
+the state directory and sent to all of them immediately and on each registration, so that one is
+accepted while none runs. Each follows an order once: a fallback to shadow mode there lasts until
+the next.
 
 A worker lives for seconds after its last task, and its counters with it. What those have counted
 that left is summed up here, until the master ends. One that comes back counts by itself again.
 What a worker counts is its user's word, and the sums are everybody's: it has decided at most
-``_DECISIONS_PER_S`` since its application began.
+``_DECISIONS_PER_S`` since its application began. An agent may have run for long before this master.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import json
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import NamedTuple
 
 import structlog
 
@@ -25,12 +27,22 @@ from hrm.durable import write_durably
 from hrm.errors import InvalidConfig
 from hrm.pipelines.policies.corun import HEURISTIC, LEARNED
 from hrm.policies.guard import GuardMode
+from hrm.policies.shared_gpu.guarded import MODEL_KIND
+from hrm.policies.shared_gpu.look_ahead import LookAhead
 from hrm.v1 import policy_pb2 as pb
 from hrm.wire import policies as policy_wire
 
-__all__ = ["NODE_MODES_FILE", "NodePolicies"]
+__all__ = [
+    "AGENTS",
+    "AGENT_MODES_FILE",
+    "NODE_MODES_FILE",
+    "WORKERS",
+    "NodePolicies",
+    "PolicyHosts",
+]
 
 NODE_MODES_FILE = "node-policy-modes.json"
+AGENT_MODES_FILE = "agent-policy-modes.json"
 _POLICIES_MAX = 16
 """Of one node; an agent has one."""
 _LEFT_MAX = 1_000
@@ -45,20 +57,53 @@ _CLOCKS_S = 10.0
 log = structlog.get_logger("master.policies")
 
 
+class PolicyHosts(NamedTuple):
+    """What runs policies that are reported here.
+
+    Attributes:
+        kind: what their policies decide.
+        learned: the policies that HRM has for them; ``heuristic`` decides where these do not.
+        modes_file: where ordered modes are kept.
+        name: of one of them, for people; ``setting``: what has it use a policy.
+    """
+
+    kind: str
+    learned: frozenset[str]
+    heuristic: str
+    modes_file: str
+    name: str
+    setting: str
+
+
+WORKERS = PolicyHosts(
+    "node", LEARNED, HEURISTIC, NODE_MODES_FILE, "worker", "on agents with pipeline_policy = {}"
+)
+AGENTS = PolicyHosts(
+    "shared-gpu",
+    frozenset({MODEL_KIND}),
+    LookAhead.name,
+    AGENT_MODES_FILE,
+    "agent",
+    "with gpu_waiters = dqngpu:learned",
+)
+
+
 class NodePolicies:
     """``send_order`` sends an order to the nodes that are connected; ``age_s``: how long a node can
-    have been there, seconds."""
+    have been there, seconds. ``hosts``: which ones these are."""
 
     def __init__(
         self,
         state_dir: Path,
         send_order: Callable[[pb.PolicyOrder], None],
         age_s: Callable[[NodeName], float],
+        hosts: PolicyHosts = WORKERS,
     ) -> None:
         """Raises:
         InvalidConfig: the file is damaged.
         """
-        self._path = state_dir / NODE_MODES_FILE
+        self._path = state_dir / hosts.modes_file
+        self._hosts = hosts
         self._send_order = send_order
         self._age_s = age_s
         self._reports: dict[NodeName, dict[str, pb.LearnedPolicy]] = {}
@@ -75,9 +120,9 @@ class NodePolicies:
         Raises:
             InvalidRequest: a field is malformed.
         """
-        asked_max = int(_DECISIONS_PER_S * (self._age_s(node) + _CLOCKS_S))
+        asked_max = int(min(_COUNT_MAX, _DECISIONS_PER_S * (self._age_s(node) + _CLOCKS_S)))
         for message in policies:
-            report = policy_wire.to_report(message, node, asked_max)
+            report = policy_wire.to_report(message, node, asked_max, self._hosts.kind)
             self._left.get(node, {}).pop(report.policy, None)
             known = self._reports.setdefault(node, {})
             if len(known) < _POLICIES_MAX or report.policy in known:
@@ -87,7 +132,7 @@ class NodePolicies:
         """A worker has ended, or its stream is down. Others' counters are kept as they are: a
         worker's user may report what it wants, but a policy that HRM has is of few names."""
         reports = self._reports.pop(node, {})
-        kept = {name: one for name, one in reports.items() if name in LEARNED}
+        kept = {name: one for name, one in reports.items() if name in self._hosts.learned}
         if not kept:
             return
         self._left[node] = kept
@@ -103,7 +148,7 @@ class NodePolicies:
     def summary(self, policy: str) -> pb.LearnedPolicy | None:
         """A policy that HRM has: the mode that is ordered, and what workers have counted that are
         gone; None: HRM has none of this name."""
-        if policy not in LEARNED:
+        if policy not in self._hosts.learned:
             return None
         order, gone = (
             self.orders.get(policy),
@@ -114,27 +159,28 @@ class NodePolicies:
             _name_as(latest, one)
         summary = policy_wire.learned_policy(
             policy=policy,
-            kind="node",
-            heuristic=latest.heuristic or HEURISTIC,
+            kind=self._hosts.kind,
+            heuristic=latest.heuristic or self._hosts.heuristic,
             model=latest.model or "-",
             schema=latest.schema,
             mode=GuardMode.SHADOW.value if order is None else order.mode,
         )
         for one in (*([self._sums[policy]] if policy in self._sums else []), *gone):
             _add(summary, one)
+        name = self._hosts.name
         if any(one.policy == policy for one in self.all()):
-            summary.last = "counted by workers that have ended; those that run report their own"
+            summary.last = f"counted by {name}s that have ended; those that run report their own"
         else:
+            where = self._hosts.setting.format(policy)
             summary.last = (
-                f"no worker uses it now; those that start later will, in this mode, on agents with "
-                f"pipeline_policy = {policy}"
+                f"no {name} uses it now; those that start later will, in this mode, {where}"
             )
         return summary
 
     def summaries(self) -> list[pb.LearnedPolicy]:
         """Those with counters of workers that are gone, or ordered while no worker uses them."""
         ordered = self.orders.keys() - {one.policy for one in self.all()}
-        found = (self.summary(policy) for policy in sorted(LEARNED))
+        found = (self.summary(policy) for policy in sorted(self._hosts.learned))
         return [x for x in found if x is not None and (x.asked or x.policy in ordered)]
 
     def set_mode(self, policy: str, mode: GuardMode) -> list[str]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import grpc
@@ -21,8 +23,10 @@ from hrm.identity.caller import caller, check_name
 from hrm.identity.roles import Identity
 from hrm.master.container_uses import ContainerUseReports
 from hrm.master.interpreter import Interpreter, Outbox, drain
+from hrm.master.node_policies import AGENTS, NodePolicies
 from hrm.v1 import node_pb2 as pb
 from hrm.v1 import node_pb2_grpc
+from hrm.v1.policy_pb2 import PolicyOrder
 from hrm.wire import node_stream as node_wire
 
 __all__ = ["NodeService"]
@@ -41,12 +45,19 @@ class NodeService(node_pb2_grpc.NodeServiceServicer):
         heartbeat_interval_s: float,
         connected: Callable[[str, Identity], None],
         uses: ContainerUseReports,
+        state_dir: Path,
     ) -> None:
         """``connected`` is called with the name and the identity of each node that registers.
-        ``uses`` takes what nodes have recorded of GPUs."""
+        ``uses`` takes what nodes have recorded of GPUs. ``state_dir`` keeps the modes of agents'
+        learned policies.
+
+        Raises:
+            InvalidConfig: these modes are damaged.
+        """
         self._master = master
         self._connected = connected
         self._uses = uses
+        self.policies = NodePolicies(state_dir, self._order_all, lambda _node: math.inf, AGENTS)
         self._heartbeat_interval_s = heartbeat_interval_s
 
     async def Connect(self, requests: Any, context: _Context) -> None:  # noqa: N802
@@ -57,6 +68,8 @@ class NodeService(node_pb2_grpc.NodeServiceServicer):
             core, interval_s = self._master.core, self._heartbeat_interval_s
             epoch_id = core.master_state.epoch_id
             await context.write(node_wire.registered(core.epoch, epoch_id, interval_s))
+            for order in self.policies.orders.values():
+                await context.write(node_wire.from_policy_order(order, core.epoch))
             # A writer that ends (its outbox overflowed, a newer stream took over) ends the stream:
             # the agent reconnects and receives the whole state again.
             await rpc_server.both_ways(
@@ -73,6 +86,7 @@ class NodeService(node_pb2_grpc.NodeServiceServicer):
         if self._master.node_outboxes.get((name, incarnation)) is not outbox:
             return  # a newer stream of the same agent has taken over
         del self._master.node_outboxes[name, incarnation]
+        self.policies.left(name)
         event = e.NodeDisconnected(now=self._master.now(), node=name, incarnation=incarnation)
         self._master.submit(event)
 
@@ -105,14 +119,23 @@ class NodeService(node_pb2_grpc.NodeServiceServicer):
             await self._master.throttle.of_report()
             now = self._master.now()
             self._uses.reported(name, message.heartbeat.gpu_uses)
+            if message.heartbeat.policies:
+                self.policies.take_report(name, message.heartbeat.policies)
             self._master.submit(node_wire.to_report(message, name, incarnation, now))
 
     async def _write(self, outbox: Outbox, context: _Context) -> None:
         core = self._master.core
 
         async def send(message: object) -> None:
-            assert isinstance(message, c.NodeMessage)
             # The epoch may rise while the stream stays.
+            if isinstance(message, PolicyOrder):
+                await context.write(node_wire.from_policy_order(message, core.epoch))
+                return
+            assert isinstance(message, c.NodeMessage)
             await context.write(node_wire.from_order(message, core.epoch))
 
         await drain(outbox, send)
+
+    def _order_all(self, order: PolicyOrder) -> None:
+        for outbox in self._master.node_outboxes.values():
+            outbox.put(order)

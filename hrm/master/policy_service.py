@@ -3,9 +3,9 @@
 A mode is intent, so it outlives the master, in ``policy-modes.json`` in the state directory, next
 to ``policy-draw.key``, the secret of the hash that draws who decides: it is made once, so that what
 a canary has begun stays on its side over a restart, and nobody who names a task chooses its side.
-Counters are observation and restart from zero. Policies of nodes run in workers of pipelines
-(``node_policies``): their modes are sent there, their counters are reported from there. What is
-said of a single task or application is for its user, and for operators.
+Counters are observation and restart from zero. Policies of nodes run in workers of pipelines and in
+agents (``node_policies``): their modes are sent there, their counters are reported from there. What
+is said of a single task or application is for its user, and for operators.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import asyncio
 import json
 import secrets
 import time
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -165,10 +166,16 @@ def cluster_policy(
 
 
 class PolicyService(policy_pb2_grpc.PolicyServiceServicer):
-    """Shows ``guards`` and ``nodes``, and sets their modes."""
+    """Shows ``guards`` and the policies of ``nodes``, and sets their modes. The first of ``nodes``
+    that has a policy gets its mode: what workers report is their users' word, so these come last.
+    """
 
     def __init__(
-        self, guards: GuardRegistry, nodes: NodePolicies, owners: Owners, settings: MasterSettings
+        self,
+        guards: GuardRegistry,
+        nodes: Sequence[NodePolicies],
+        owners: Owners,
+        settings: MasterSettings,
     ) -> None:
         self._guards = guards
         self._nodes = nodes
@@ -181,14 +188,15 @@ class PolicyService(policy_pb2_grpc.PolicyServiceServicer):
     ) -> pb.ShowPoliciesResponse:
         now = time.time()
         statuses = self._guards.statuses(now)
-        reports = [*self._nodes.all(), *self._nodes.summaries()]
+        reports = [one for nodes in self._nodes for one in (*nodes.all(), *nodes.summaries())]
         files = model_files.listed(state_dir=self._state_dir / MODELS_DIR)
         if request.policy:
             name = codec.to_name(request.policy, "policy")
             statuses = [status for status in statuses if status.policy == name]
             reports = [report for report in reports if report.policy == name]
-            if not reports and (summary := self._nodes.summary(name)) is not None:
-                reports = [summary]
+            if not reports:
+                found = (nodes.summary(name) for nodes in self._nodes)
+                reports = [one for one in found if one is not None]
             files = [file for file in files if file.kind == name]
             if not statuses and not reports and not files:
                 raise NotFound(
@@ -212,7 +220,8 @@ class PolicyService(policy_pb2_grpc.PolicyServiceServicer):
         return f"{name} is in force as {' and '.join(found)}, and decides everything there: "
 
     def _as_seen(self, report: pb.LearnedPolicy) -> pb.LearnedPolicy:
-        """The report of a worker; its last fallback is for the user of its application."""
+        """The report of a worker or an agent; a worker's last fallback is for the user of its
+        application, an agent's for operators."""
         if not report.node or self._owners.is_own(application_of(ContainerId(report.node))):
             return report
         seen = pb.LearnedPolicy()
@@ -232,25 +241,26 @@ class PolicyService(policy_pb2_grpc.PolicyServiceServicer):
     def _set_mode(self, policy: str, mode: GuardMode) -> pb.LearnedPolicy:
         now = time.time()
         own = [each.policy for each in self._guards.statuses(now)]
-        reports = self._nodes.all()
         if policy in own:
             self._guards.set_mode(policy, mode)
             save_modes(self._state_dir, self._guards.modes)
             (status,) = (each for each in self._guards.statuses(now) if each.policy == policy)
             return policy_wire.from_status(status, now)
-        one = next((report for report in reports if report.policy == policy), None)
-        if one is None and self._nodes.summary(policy) is not None:
-            self._nodes.set_mode(policy, mode)
-            one = self._nodes.summary(policy)
-            assert one is not None, "HRM has it"
-            return one
-        if one is None:
-            names = ", ".join(sorted({*own, *(report.policy for report in reports)})) or "none"
-            raise NotFound(
-                f"no learned policy {policy!r} is in use; in use: {names}. Which one places "
-                f"pipeline tasks, and which one their steps, is set in hrm.toml: pipeline_policy "
-                f"of the master and of the agents; which one is tried out for containers: "
-                f"placement_candidate of the master, and for the number of workers: "
-                f"pipeline_resize_candidate"
-            )
-        return policy_wire.report_of(one, mode, self._nodes.set_mode(policy, mode))
+        for nodes in self._nodes:
+            one = next((report for report in nodes.all() if report.policy == policy), None)
+            if one is not None:
+                return policy_wire.report_of(one, mode, nodes.set_mode(policy, mode))
+            if nodes.summary(policy) is not None:
+                nodes.set_mode(policy, mode)
+                summary = nodes.summary(policy)
+                assert summary is not None, "HRM has it"
+                return summary
+        used = {*own, *(report.policy for nodes in self._nodes for report in nodes.all())}
+        raise NotFound(
+            f"no learned policy {policy!r} is in use; in use: {', '.join(sorted(used)) or 'none'}. "
+            f"Which one places pipeline tasks, and which one their steps, is set in hrm.toml: "
+            f"pipeline_policy of the master and of the agents; which one orders what waits for a "
+            f"shared GPU: gpu_waiters of the agents; which one is tried out for containers: "
+            f"placement_candidate of the master, and for the number of workers: "
+            f"pipeline_resize_candidate"
+        )

@@ -505,6 +505,9 @@ class GuardRegistry:
         if self.on_roll_back is not None:
             self.on_roll_back(self._guards[policy].status(0.0))
 
+    def __contains__(self, policy: str) -> bool:
+        return policy in self._guards
+
     def statuses(self, now: float) -> list[GuardStatus]:
         """Of all guards, by name."""
         return [self._guards[name].status(now) for name in sorted(self._guards)]

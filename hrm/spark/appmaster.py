@@ -351,6 +351,8 @@ class AppMaster:
         except grpc.RpcError as error:
             raise rpc.error_from(error, self.hello["master"]) from error
         self.application_id = self.core.application_id = response.application_id
+        # Before the session: a master that has lost its store must know that it did not admit it.
+        self._followed = (response.epoch, response.epoch_id)
         self._own_token = response.token  # the user's may end before the application
         self._token = self._own_token or self._token
         await self._targets_known.wait()
@@ -411,7 +413,6 @@ class AppMaster:
             kind = notice.WhichOneof("notice")
             if kind == "attached":
                 outgoing.attached = True
-                self._followed = (response.epoch, response.epoch_id)
                 if self._progress is not None:
                     outgoing.report(self._progress)
             end_ordered = end_ordered or kind == "end"

@@ -23,57 +23,58 @@ _sym_db = _symbol_database.Default()
 
 
 from hrm.v1 import common_pb2 as hrm_dot_v1_dot_common__pb2
+from hrm.v1 import policy_pb2 as hrm_dot_v1_dot_policy__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x11hrm/v1/node.proto\x12\x06hrm.v1\x1a\x13hrm/v1/common.proto\"\xe5\x02\n\x0cResourceUnit\x12\x18\n\x10resource_unit_id\x18\x01 \x01(\t\x12#\n\x08\x63\x61pacity\x18\x02 \x01(\x0b\x32\x11.hrm.v1.Resources\x12\x11\n\trun_limit\x18\x03 \x01(\x05\x12\x0c\n\x04\x63pus\x18\x04 \x03(\x05\x12\x18\n\x03gpu\x18\x05 \x01(\x0b\x32\x0b.hrm.v1.Gpu\x12\x0c\n\x04pool\x18\x06 \x01(\t\x12\x10\n\x08gpu_only\x18\x07 \x01(\x08\x12\x10\n\x08\x64raining\x18\x08 \x01(\x08\x12\x1f\n\x04lent\x18\t \x01(\x0b\x32\x11.hrm.v1.Resources\x12#\n\x08\x62orrowed\x18\n \x01(\x0b\x32\x11.hrm.v1.Resources\x12\x1e\n\tmore_gpus\x18\x0b \x03(\x0b\x32\x0b.hrm.v1.Gpu\x12\x15\n\rno_preemption\x18\x0f \x01(\x08\x12\x1a\n\ryield_grace_s\x18\x10 \x01(\x01H\x00\x88\x01\x01\x42\x10\n\x0e_yield_grace_s\"i\n\x03Gpu\x12\r\n\x05index\x18\x01 \x01(\x05\x12\x12\n\nmemory_mib\x18\x02 \x01(\x03\x12\x11\n\tnuma_node\x18\x03 \x01(\x05\x12\x0c\n\x04uuid\x18\x04 \x01(\t\x12\x0c\n\x04name\x18\x05 \x01(\t\x12\x10\n\x08\x64\x65\x63lared\x18\x06 \x01(\x08\"\xdc\x01\n\x0bNodeMessage\x12\x10\n\x08sequence\x18\x01 \x01(\x03\x12(\n\x08register\x18\x02 \x01(\x0b\x32\x14.hrm.v1.RegisterNodeH\x00\x12*\n\theartbeat\x18\x03 \x01(\x0b\x32\x15.hrm.v1.NodeHeartbeatH\x00\x12,\n\tcontainer\x18\x04 \x01(\x0b\x32\x17.hrm.v1.ContainerStatusH\x00\x12,\n\trebinding\x18\x05 \x01(\x0b\x32\x17.hrm.v1.RebindingAnswerH\x00\x42\t\n\x07message\"\xc6\x03\n\x0cRegisterNode\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08identity\x18\x02 \x01(\t\x12\x13\n\x0bincarnation\x18\x03 \x01(\t\x12\x0c\n\x04host\x18\x04 \x01(\t\x12\x10\n\x08\x65ndpoint\x18\x05 \x01(\t\x12,\n\x0eresource_units\x18\x06 \x03(\x0b\x32\x14.hrm.v1.ResourceUnit\x12+\n\ncontainers\x18\x07 \x03(\x0b\x32\x17.hrm.v1.ContainerStatus\x12\x11\n\tisolation\x18\x08 \x01(\t\x12\x16\n\x0espark_versions\x18\t \x03(\t\x12\x10\n\x08platform\x18\n \x01(\t\x12\x0f\n\x07remarks\x18\x14 \x03(\t\x12\x15\n\rownership_key\x18\x15 \x01(\t\x12\x16\n\x0e\x66ollowed_epoch\x18\x1e \x01(\x03\x12\x19\n\x11\x66ollowed_epoch_id\x18\x1f \x01(\t\x12\x0e\n\x06labels\x18\x34 \x03(\t\x12&\n\x08runtimes\x18\x35 \x03(\x0b\x32\x14.hrm.v1.SparkRuntime\x12\x1f\n\x12preemption_grace_s\x18\x36 \x01(\x01H\x00\x88\x01\x01\x42\x15\n\x13_preemption_grace_s\"\xae\x01\n\rNodeHeartbeat\x12 \n\x05usage\x18\x01 \x01(\x0b\x32\x11.hrm.v1.NodeUsage\x12+\n\ncontainers\x18\x02 \x03(\x0b\x32\x17.hrm.v1.ContainerStatus\x12#\n\tshortcuts\x18\x03 \x03(\x0b\x32\x10.hrm.v1.Shortcut\x12)\n\x08gpu_uses\x18\x04 \x03(\x0b\x32\x17.hrm.v1.ContainerGpuUse\"g\n\x08Shortcut\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05state\x18\x02 \x01(\t\x12\x0c\n\x04note\x18\x03 \x01(\t\x12\x0c\n\x04used\x18\x04 \x01(\x05\x12\x0e\n\x06missed\x18\x05 \x01(\x05\x12\x12\n\nwhy_missed\x18\x06 \x01(\t\"\x92\x01\n\tNodeUsage\x12\x13\n\x0b\x63pu_percent\x18\x01 \x01(\x01\x12\x17\n\x0fmemory_used_mib\x18\x02 \x01(\x03\x12\x18\n\x10memory_total_mib\x18\x03 \x01(\x03\x12\x0f\n\x07load_1m\x18\x04 \x01(\x01\x12\x15\n\rdisk_used_mib\x18\n \x01(\x03\x12\x15\n\rdisk_free_mib\x18\x0b \x01(\x03\"\xe7\x02\n\rMasterMessage\x12\r\n\x05\x65poch\x18\x01 \x01(\x03\x12,\n\nregistered\x18\x02 \x01(\x0b\x32\x16.hrm.v1.NodeRegisteredH\x00\x12\'\n\x06\x61ssign\x18\x03 \x01(\x0b\x32\x15.hrm.v1.ContainerSpecH\x00\x12%\n\x04stop\x18\x04 \x01(\x0b\x32\x15.hrm.v1.StopContainerH\x00\x12/\n\x0b\x61\x63knowledge\x18\x05 \x01(\x0b\x32\x18.hrm.v1.AcknowledgeEndedH\x00\x12.\n\tset_class\x18\x06 \x01(\x0b\x32\x19.hrm.v1.SetContainerClassH\x00\x12%\n\x06rebind\x18\x07 \x01(\x0b\x32\x13.hrm.v1.RebindUnitsH\x00\x12\x36\n\x12\x64rop_shuffle_files\x18\x08 \x01(\x0b\x32\x18.hrm.v1.DropShuffleFilesH\x00\x42\t\n\x07message\"@\n\x0eNodeRegistered\x12\x1c\n\x14heartbeat_interval_s\x18\x01 \x01(\x01\x12\x10\n\x08\x65poch_id\x18\x1e \x01(\t\"\x96\x01\n\rStopContainer\x12\x14\n\x0c\x63ontainer_id\x18\x01 \x01(\t\x12\x1f\n\x05\x63\x61use\x18\x02 \x01(\x0e\x32\x10.hrm.v1.EndCause\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x0f\n\x07grace_s\x18\x04 \x01(\x01\x12\x17\n\x0fonly_if_waiting\x18\x05 \x01(\x08\x12\x14\n\x0c\x64\x65\x63ommission\x18\x06 \x01(\x08\")\n\x10\x41\x63knowledgeEnded\x12\x15\n\rcontainer_ids\x18\x01 \x03(\t\"*\n\x10\x44ropShuffleFiles\x12\x16\n\x0e\x61pplication_id\x18\x01 \x01(\t\"X\n\x11SetContainerClass\x12\x14\n\x0c\x63ontainer_id\x18\x01 \x01(\t\x12-\n\x0eworkload_class\x18\x02 \x01(\x0e\x32\x15.hrm.v1.WorkloadClass\"\x9c\x01\n\x0bRebindUnits\x12\x12\n\nrequest_id\x18\x01 \x01(\x03\x12!\n\x04mode\x18\x02 \x01(\x0e\x32\x13.hrm.v1.BindingMode\x12\x18\n\x0b\x62ound_cores\x18\x03 \x01(\x05H\x00\x88\x01\x01\x12\x1a\n\rreserve_cores\x18\x04 \x01(\x05H\x01\x88\x01\x01\x42\x0e\n\x0c_bound_coresB\x10\n\x0e_reserve_cores\"H\n\x0fRebindingAnswer\x12\x12\n\nrequest_id\x18\x01 \x01(\x03\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x02 \x01(\x08\x12\x0f\n\x07message\x18\x03 \x01(\t\"Z\n\x0eReadLogRequest\x12\x14\n\x0c\x63ontainer_id\x18\x01 \x01(\t\x12\x0e\n\x06stream\x18\x02 \x01(\t\x12\x12\n\ntail_bytes\x18\x03 \x01(\x03\x12\x0e\n\x06\x66ollow\x18\x04 \x01(\x08\"\x18\n\x08LogChunk\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\"N\n\x17LinkContainerLogRequest\x12\x14\n\x0c\x63ontainer_id\x18\x01 \x01(\t\x12\x0e\n\x06stream\x18\x02 \x01(\t\x12\r\n\x05\x61sker\x18\x03 \x01(\t\",\n\x07LogLink\x12\x0b\n\x03url\x18\x01 \x01(\t\x12\x14\n\x0c\x65xpires_at_s\x18\x02 \x01(\x01*u\n\x0b\x42indingMode\x12\x1c\n\x18\x42INDING_MODE_UNSPECIFIED\x10\x00\x12\x17\n\x13\x42INDING_MODE_SHARED\x10\x01\x12\x18\n\x14\x42INDING_MODE_PARTIAL\x10\x02\x12\x15\n\x11\x42INDING_MODE_EVEN\x10\x03\x32H\n\x0bNodeService\x12\x39\n\x07\x43onnect\x12\x13.hrm.v1.NodeMessage\x1a\x15.hrm.v1.MasterMessage(\x01\x30\x01\x32\x82\x01\n\x0c\x41gentService\x12\x35\n\x07ReadLog\x12\x16.hrm.v1.ReadLogRequest\x1a\x10.hrm.v1.LogChunk0\x01\x12;\n\x07LinkLog\x12\x1f.hrm.v1.LinkContainerLogRequest\x1a\x0f.hrm.v1.LogLinkb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x11hrm/v1/node.proto\x12\x06hrm.v1\x1a\x13hrm/v1/common.proto\x1a\x13hrm/v1/policy.proto\"\xe5\x02\n\x0cResourceUnit\x12\x18\n\x10resource_unit_id\x18\x01 \x01(\t\x12#\n\x08\x63\x61pacity\x18\x02 \x01(\x0b\x32\x11.hrm.v1.Resources\x12\x11\n\trun_limit\x18\x03 \x01(\x05\x12\x0c\n\x04\x63pus\x18\x04 \x03(\x05\x12\x18\n\x03gpu\x18\x05 \x01(\x0b\x32\x0b.hrm.v1.Gpu\x12\x0c\n\x04pool\x18\x06 \x01(\t\x12\x10\n\x08gpu_only\x18\x07 \x01(\x08\x12\x10\n\x08\x64raining\x18\x08 \x01(\x08\x12\x1f\n\x04lent\x18\t \x01(\x0b\x32\x11.hrm.v1.Resources\x12#\n\x08\x62orrowed\x18\n \x01(\x0b\x32\x11.hrm.v1.Resources\x12\x1e\n\tmore_gpus\x18\x0b \x03(\x0b\x32\x0b.hrm.v1.Gpu\x12\x15\n\rno_preemption\x18\x0f \x01(\x08\x12\x1a\n\ryield_grace_s\x18\x10 \x01(\x01H\x00\x88\x01\x01\x42\x10\n\x0e_yield_grace_s\"i\n\x03Gpu\x12\r\n\x05index\x18\x01 \x01(\x05\x12\x12\n\nmemory_mib\x18\x02 \x01(\x03\x12\x11\n\tnuma_node\x18\x03 \x01(\x05\x12\x0c\n\x04uuid\x18\x04 \x01(\t\x12\x0c\n\x04name\x18\x05 \x01(\t\x12\x10\n\x08\x64\x65\x63lared\x18\x06 \x01(\x08\"\xdc\x01\n\x0bNodeMessage\x12\x10\n\x08sequence\x18\x01 \x01(\x03\x12(\n\x08register\x18\x02 \x01(\x0b\x32\x14.hrm.v1.RegisterNodeH\x00\x12*\n\theartbeat\x18\x03 \x01(\x0b\x32\x15.hrm.v1.NodeHeartbeatH\x00\x12,\n\tcontainer\x18\x04 \x01(\x0b\x32\x17.hrm.v1.ContainerStatusH\x00\x12,\n\trebinding\x18\x05 \x01(\x0b\x32\x17.hrm.v1.RebindingAnswerH\x00\x42\t\n\x07message\"\xc6\x03\n\x0cRegisterNode\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08identity\x18\x02 \x01(\t\x12\x13\n\x0bincarnation\x18\x03 \x01(\t\x12\x0c\n\x04host\x18\x04 \x01(\t\x12\x10\n\x08\x65ndpoint\x18\x05 \x01(\t\x12,\n\x0eresource_units\x18\x06 \x03(\x0b\x32\x14.hrm.v1.ResourceUnit\x12+\n\ncontainers\x18\x07 \x03(\x0b\x32\x17.hrm.v1.ContainerStatus\x12\x11\n\tisolation\x18\x08 \x01(\t\x12\x16\n\x0espark_versions\x18\t \x03(\t\x12\x10\n\x08platform\x18\n \x01(\t\x12\x0f\n\x07remarks\x18\x14 \x03(\t\x12\x15\n\rownership_key\x18\x15 \x01(\t\x12\x16\n\x0e\x66ollowed_epoch\x18\x1e \x01(\x03\x12\x19\n\x11\x66ollowed_epoch_id\x18\x1f \x01(\t\x12\x0e\n\x06labels\x18\x34 \x03(\t\x12&\n\x08runtimes\x18\x35 \x03(\x0b\x32\x14.hrm.v1.SparkRuntime\x12\x1f\n\x12preemption_grace_s\x18\x36 \x01(\x01H\x00\x88\x01\x01\x42\x15\n\x13_preemption_grace_s\"\xd7\x01\n\rNodeHeartbeat\x12 \n\x05usage\x18\x01 \x01(\x0b\x32\x11.hrm.v1.NodeUsage\x12+\n\ncontainers\x18\x02 \x03(\x0b\x32\x17.hrm.v1.ContainerStatus\x12#\n\tshortcuts\x18\x03 \x03(\x0b\x32\x10.hrm.v1.Shortcut\x12)\n\x08gpu_uses\x18\x04 \x03(\x0b\x32\x17.hrm.v1.ContainerGpuUse\x12\'\n\x08policies\x18\x05 \x03(\x0b\x32\x15.hrm.v1.LearnedPolicy\"g\n\x08Shortcut\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05state\x18\x02 \x01(\t\x12\x0c\n\x04note\x18\x03 \x01(\t\x12\x0c\n\x04used\x18\x04 \x01(\x05\x12\x0e\n\x06missed\x18\x05 \x01(\x05\x12\x12\n\nwhy_missed\x18\x06 \x01(\t\"\x92\x01\n\tNodeUsage\x12\x13\n\x0b\x63pu_percent\x18\x01 \x01(\x01\x12\x17\n\x0fmemory_used_mib\x18\x02 \x01(\x03\x12\x18\n\x10memory_total_mib\x18\x03 \x01(\x03\x12\x0f\n\x07load_1m\x18\x04 \x01(\x01\x12\x15\n\rdisk_used_mib\x18\n \x01(\x03\x12\x15\n\rdisk_free_mib\x18\x0b \x01(\x03\"\x8e\x03\n\rMasterMessage\x12\r\n\x05\x65poch\x18\x01 \x01(\x03\x12,\n\nregistered\x18\x02 \x01(\x0b\x32\x16.hrm.v1.NodeRegisteredH\x00\x12\'\n\x06\x61ssign\x18\x03 \x01(\x0b\x32\x15.hrm.v1.ContainerSpecH\x00\x12%\n\x04stop\x18\x04 \x01(\x0b\x32\x15.hrm.v1.StopContainerH\x00\x12/\n\x0b\x61\x63knowledge\x18\x05 \x01(\x0b\x32\x18.hrm.v1.AcknowledgeEndedH\x00\x12.\n\tset_class\x18\x06 \x01(\x0b\x32\x19.hrm.v1.SetContainerClassH\x00\x12%\n\x06rebind\x18\x07 \x01(\x0b\x32\x13.hrm.v1.RebindUnitsH\x00\x12\x36\n\x12\x64rop_shuffle_files\x18\x08 \x01(\x0b\x32\x18.hrm.v1.DropShuffleFilesH\x00\x12%\n\x06policy\x18\t \x01(\x0b\x32\x13.hrm.v1.PolicyOrderH\x00\x42\t\n\x07message\"@\n\x0eNodeRegistered\x12\x1c\n\x14heartbeat_interval_s\x18\x01 \x01(\x01\x12\x10\n\x08\x65poch_id\x18\x1e \x01(\t\"\x96\x01\n\rStopContainer\x12\x14\n\x0c\x63ontainer_id\x18\x01 \x01(\t\x12\x1f\n\x05\x63\x61use\x18\x02 \x01(\x0e\x32\x10.hrm.v1.EndCause\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x0f\n\x07grace_s\x18\x04 \x01(\x01\x12\x17\n\x0fonly_if_waiting\x18\x05 \x01(\x08\x12\x14\n\x0c\x64\x65\x63ommission\x18\x06 \x01(\x08\")\n\x10\x41\x63knowledgeEnded\x12\x15\n\rcontainer_ids\x18\x01 \x03(\t\"*\n\x10\x44ropShuffleFiles\x12\x16\n\x0e\x61pplication_id\x18\x01 \x01(\t\"X\n\x11SetContainerClass\x12\x14\n\x0c\x63ontainer_id\x18\x01 \x01(\t\x12-\n\x0eworkload_class\x18\x02 \x01(\x0e\x32\x15.hrm.v1.WorkloadClass\"\x9c\x01\n\x0bRebindUnits\x12\x12\n\nrequest_id\x18\x01 \x01(\x03\x12!\n\x04mode\x18\x02 \x01(\x0e\x32\x13.hrm.v1.BindingMode\x12\x18\n\x0b\x62ound_cores\x18\x03 \x01(\x05H\x00\x88\x01\x01\x12\x1a\n\rreserve_cores\x18\x04 \x01(\x05H\x01\x88\x01\x01\x42\x0e\n\x0c_bound_coresB\x10\n\x0e_reserve_cores\"H\n\x0fRebindingAnswer\x12\x12\n\nrequest_id\x18\x01 \x01(\x03\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x02 \x01(\x08\x12\x0f\n\x07message\x18\x03 \x01(\t\"Z\n\x0eReadLogRequest\x12\x14\n\x0c\x63ontainer_id\x18\x01 \x01(\t\x12\x0e\n\x06stream\x18\x02 \x01(\t\x12\x12\n\ntail_bytes\x18\x03 \x01(\x03\x12\x0e\n\x06\x66ollow\x18\x04 \x01(\x08\"\x18\n\x08LogChunk\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\"N\n\x17LinkContainerLogRequest\x12\x14\n\x0c\x63ontainer_id\x18\x01 \x01(\t\x12\x0e\n\x06stream\x18\x02 \x01(\t\x12\r\n\x05\x61sker\x18\x03 \x01(\t\",\n\x07LogLink\x12\x0b\n\x03url\x18\x01 \x01(\t\x12\x14\n\x0c\x65xpires_at_s\x18\x02 \x01(\x01*u\n\x0b\x42indingMode\x12\x1c\n\x18\x42INDING_MODE_UNSPECIFIED\x10\x00\x12\x17\n\x13\x42INDING_MODE_SHARED\x10\x01\x12\x18\n\x14\x42INDING_MODE_PARTIAL\x10\x02\x12\x15\n\x11\x42INDING_MODE_EVEN\x10\x03\x32H\n\x0bNodeService\x12\x39\n\x07\x43onnect\x12\x13.hrm.v1.NodeMessage\x1a\x15.hrm.v1.MasterMessage(\x01\x30\x01\x32\x82\x01\n\x0c\x41gentService\x12\x35\n\x07ReadLog\x12\x16.hrm.v1.ReadLogRequest\x1a\x10.hrm.v1.LogChunk0\x01\x12;\n\x07LinkLog\x12\x1f.hrm.v1.LinkContainerLogRequest\x1a\x0f.hrm.v1.LogLinkb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'hrm.v1.node_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_BINDINGMODE']._serialized_start=2863
-  _globals['_BINDINGMODE']._serialized_end=2980
-  _globals['_RESOURCEUNIT']._serialized_start=51
-  _globals['_RESOURCEUNIT']._serialized_end=408
-  _globals['_GPU']._serialized_start=410
-  _globals['_GPU']._serialized_end=515
-  _globals['_NODEMESSAGE']._serialized_start=518
-  _globals['_NODEMESSAGE']._serialized_end=738
-  _globals['_REGISTERNODE']._serialized_start=741
-  _globals['_REGISTERNODE']._serialized_end=1195
-  _globals['_NODEHEARTBEAT']._serialized_start=1198
-  _globals['_NODEHEARTBEAT']._serialized_end=1372
-  _globals['_SHORTCUT']._serialized_start=1374
-  _globals['_SHORTCUT']._serialized_end=1477
-  _globals['_NODEUSAGE']._serialized_start=1480
-  _globals['_NODEUSAGE']._serialized_end=1626
-  _globals['_MASTERMESSAGE']._serialized_start=1629
-  _globals['_MASTERMESSAGE']._serialized_end=1988
-  _globals['_NODEREGISTERED']._serialized_start=1990
-  _globals['_NODEREGISTERED']._serialized_end=2054
-  _globals['_STOPCONTAINER']._serialized_start=2057
-  _globals['_STOPCONTAINER']._serialized_end=2207
-  _globals['_ACKNOWLEDGEENDED']._serialized_start=2209
-  _globals['_ACKNOWLEDGEENDED']._serialized_end=2250
-  _globals['_DROPSHUFFLEFILES']._serialized_start=2252
-  _globals['_DROPSHUFFLEFILES']._serialized_end=2294
-  _globals['_SETCONTAINERCLASS']._serialized_start=2296
-  _globals['_SETCONTAINERCLASS']._serialized_end=2384
-  _globals['_REBINDUNITS']._serialized_start=2387
-  _globals['_REBINDUNITS']._serialized_end=2543
-  _globals['_REBINDINGANSWER']._serialized_start=2545
-  _globals['_REBINDINGANSWER']._serialized_end=2617
-  _globals['_READLOGREQUEST']._serialized_start=2619
-  _globals['_READLOGREQUEST']._serialized_end=2709
-  _globals['_LOGCHUNK']._serialized_start=2711
-  _globals['_LOGCHUNK']._serialized_end=2735
-  _globals['_LINKCONTAINERLOGREQUEST']._serialized_start=2737
-  _globals['_LINKCONTAINERLOGREQUEST']._serialized_end=2815
-  _globals['_LOGLINK']._serialized_start=2817
-  _globals['_LOGLINK']._serialized_end=2861
-  _globals['_NODESERVICE']._serialized_start=2982
-  _globals['_NODESERVICE']._serialized_end=3054
-  _globals['_AGENTSERVICE']._serialized_start=3057
-  _globals['_AGENTSERVICE']._serialized_end=3187
+  _globals['_BINDINGMODE']._serialized_start=2964
+  _globals['_BINDINGMODE']._serialized_end=3081
+  _globals['_RESOURCEUNIT']._serialized_start=72
+  _globals['_RESOURCEUNIT']._serialized_end=429
+  _globals['_GPU']._serialized_start=431
+  _globals['_GPU']._serialized_end=536
+  _globals['_NODEMESSAGE']._serialized_start=539
+  _globals['_NODEMESSAGE']._serialized_end=759
+  _globals['_REGISTERNODE']._serialized_start=762
+  _globals['_REGISTERNODE']._serialized_end=1216
+  _globals['_NODEHEARTBEAT']._serialized_start=1219
+  _globals['_NODEHEARTBEAT']._serialized_end=1434
+  _globals['_SHORTCUT']._serialized_start=1436
+  _globals['_SHORTCUT']._serialized_end=1539
+  _globals['_NODEUSAGE']._serialized_start=1542
+  _globals['_NODEUSAGE']._serialized_end=1688
+  _globals['_MASTERMESSAGE']._serialized_start=1691
+  _globals['_MASTERMESSAGE']._serialized_end=2089
+  _globals['_NODEREGISTERED']._serialized_start=2091
+  _globals['_NODEREGISTERED']._serialized_end=2155
+  _globals['_STOPCONTAINER']._serialized_start=2158
+  _globals['_STOPCONTAINER']._serialized_end=2308
+  _globals['_ACKNOWLEDGEENDED']._serialized_start=2310
+  _globals['_ACKNOWLEDGEENDED']._serialized_end=2351
+  _globals['_DROPSHUFFLEFILES']._serialized_start=2353
+  _globals['_DROPSHUFFLEFILES']._serialized_end=2395
+  _globals['_SETCONTAINERCLASS']._serialized_start=2397
+  _globals['_SETCONTAINERCLASS']._serialized_end=2485
+  _globals['_REBINDUNITS']._serialized_start=2488
+  _globals['_REBINDUNITS']._serialized_end=2644
+  _globals['_REBINDINGANSWER']._serialized_start=2646
+  _globals['_REBINDINGANSWER']._serialized_end=2718
+  _globals['_READLOGREQUEST']._serialized_start=2720
+  _globals['_READLOGREQUEST']._serialized_end=2810
+  _globals['_LOGCHUNK']._serialized_start=2812
+  _globals['_LOGCHUNK']._serialized_end=2836
+  _globals['_LINKCONTAINERLOGREQUEST']._serialized_start=2838
+  _globals['_LINKCONTAINERLOGREQUEST']._serialized_end=2916
+  _globals['_LOGLINK']._serialized_start=2918
+  _globals['_LOGLINK']._serialized_end=2962
+  _globals['_NODESERVICE']._serialized_start=3083
+  _globals['_NODESERVICE']._serialized_end=3155
+  _globals['_AGENTSERVICE']._serialized_start=3158
+  _globals['_AGENTSERVICE']._serialized_end=3288
 # @@protoc_insertion_point(module_scope)

@@ -1,4 +1,5 @@
 from hrm.v1 import common_pb2 as _common_pb2
+from hrm.v1 import policy_pb2 as _policy_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -118,16 +119,18 @@ class RegisterNode(_message.Message):
     def __init__(self, name: _Optional[str] = ..., identity: _Optional[str] = ..., incarnation: _Optional[str] = ..., host: _Optional[str] = ..., endpoint: _Optional[str] = ..., resource_units: _Optional[_Iterable[_Union[ResourceUnit, _Mapping]]] = ..., containers: _Optional[_Iterable[_Union[_common_pb2.ContainerStatus, _Mapping]]] = ..., isolation: _Optional[str] = ..., spark_versions: _Optional[_Iterable[str]] = ..., platform: _Optional[str] = ..., remarks: _Optional[_Iterable[str]] = ..., ownership_key: _Optional[str] = ..., followed_epoch: _Optional[int] = ..., followed_epoch_id: _Optional[str] = ..., labels: _Optional[_Iterable[str]] = ..., runtimes: _Optional[_Iterable[_Union[_common_pb2.SparkRuntime, _Mapping]]] = ..., preemption_grace_s: _Optional[float] = ...) -> None: ...
 
 class NodeHeartbeat(_message.Message):
-    __slots__ = ("usage", "containers", "shortcuts", "gpu_uses")
+    __slots__ = ("usage", "containers", "shortcuts", "gpu_uses", "policies")
     USAGE_FIELD_NUMBER: _ClassVar[int]
     CONTAINERS_FIELD_NUMBER: _ClassVar[int]
     SHORTCUTS_FIELD_NUMBER: _ClassVar[int]
     GPU_USES_FIELD_NUMBER: _ClassVar[int]
+    POLICIES_FIELD_NUMBER: _ClassVar[int]
     usage: NodeUsage
     containers: _containers.RepeatedCompositeFieldContainer[_common_pb2.ContainerStatus]
     shortcuts: _containers.RepeatedCompositeFieldContainer[Shortcut]
     gpu_uses: _containers.RepeatedCompositeFieldContainer[_common_pb2.ContainerGpuUse]
-    def __init__(self, usage: _Optional[_Union[NodeUsage, _Mapping]] = ..., containers: _Optional[_Iterable[_Union[_common_pb2.ContainerStatus, _Mapping]]] = ..., shortcuts: _Optional[_Iterable[_Union[Shortcut, _Mapping]]] = ..., gpu_uses: _Optional[_Iterable[_Union[_common_pb2.ContainerGpuUse, _Mapping]]] = ...) -> None: ...
+    policies: _containers.RepeatedCompositeFieldContainer[_policy_pb2.LearnedPolicy]
+    def __init__(self, usage: _Optional[_Union[NodeUsage, _Mapping]] = ..., containers: _Optional[_Iterable[_Union[_common_pb2.ContainerStatus, _Mapping]]] = ..., shortcuts: _Optional[_Iterable[_Union[Shortcut, _Mapping]]] = ..., gpu_uses: _Optional[_Iterable[_Union[_common_pb2.ContainerGpuUse, _Mapping]]] = ..., policies: _Optional[_Iterable[_Union[_policy_pb2.LearnedPolicy, _Mapping]]] = ...) -> None: ...
 
 class Shortcut(_message.Message):
     __slots__ = ("name", "state", "note", "used", "missed", "why_missed")
@@ -162,7 +165,7 @@ class NodeUsage(_message.Message):
     def __init__(self, cpu_percent: _Optional[float] = ..., memory_used_mib: _Optional[int] = ..., memory_total_mib: _Optional[int] = ..., load_1m: _Optional[float] = ..., disk_used_mib: _Optional[int] = ..., disk_free_mib: _Optional[int] = ...) -> None: ...
 
 class MasterMessage(_message.Message):
-    __slots__ = ("epoch", "registered", "assign", "stop", "acknowledge", "set_class", "rebind", "drop_shuffle_files")
+    __slots__ = ("epoch", "registered", "assign", "stop", "acknowledge", "set_class", "rebind", "drop_shuffle_files", "policy")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     REGISTERED_FIELD_NUMBER: _ClassVar[int]
     ASSIGN_FIELD_NUMBER: _ClassVar[int]
@@ -171,6 +174,7 @@ class MasterMessage(_message.Message):
     SET_CLASS_FIELD_NUMBER: _ClassVar[int]
     REBIND_FIELD_NUMBER: _ClassVar[int]
     DROP_SHUFFLE_FILES_FIELD_NUMBER: _ClassVar[int]
+    POLICY_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     registered: NodeRegistered
     assign: _common_pb2.ContainerSpec
@@ -179,7 +183,8 @@ class MasterMessage(_message.Message):
     set_class: SetContainerClass
     rebind: RebindUnits
     drop_shuffle_files: DropShuffleFiles
-    def __init__(self, epoch: _Optional[int] = ..., registered: _Optional[_Union[NodeRegistered, _Mapping]] = ..., assign: _Optional[_Union[_common_pb2.ContainerSpec, _Mapping]] = ..., stop: _Optional[_Union[StopContainer, _Mapping]] = ..., acknowledge: _Optional[_Union[AcknowledgeEnded, _Mapping]] = ..., set_class: _Optional[_Union[SetContainerClass, _Mapping]] = ..., rebind: _Optional[_Union[RebindUnits, _Mapping]] = ..., drop_shuffle_files: _Optional[_Union[DropShuffleFiles, _Mapping]] = ...) -> None: ...
+    policy: _policy_pb2.PolicyOrder
+    def __init__(self, epoch: _Optional[int] = ..., registered: _Optional[_Union[NodeRegistered, _Mapping]] = ..., assign: _Optional[_Union[_common_pb2.ContainerSpec, _Mapping]] = ..., stop: _Optional[_Union[StopContainer, _Mapping]] = ..., acknowledge: _Optional[_Union[AcknowledgeEnded, _Mapping]] = ..., set_class: _Optional[_Union[SetContainerClass, _Mapping]] = ..., rebind: _Optional[_Union[RebindUnits, _Mapping]] = ..., drop_shuffle_files: _Optional[_Union[DropShuffleFiles, _Mapping]] = ..., policy: _Optional[_Union[_policy_pb2.PolicyOrder, _Mapping]] = ...) -> None: ...
 
 class NodeRegistered(_message.Message):
     __slots__ = ("heartbeat_interval_s", "epoch_id")

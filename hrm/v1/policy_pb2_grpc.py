@@ -50,8 +50,8 @@ class PolicyServiceServicer(object):
     """Missing associated documentation comment in .proto file."""
 
     def ShowPolicies(self, request, context):
-        """The learned policies that this master, candidates for placement among them, and the nodes of pipelines have in use,
-        each node's by itself, and the model files that it could use.
+        """The learned policies that this master, candidates for placement among them, the nodes of pipelines and the agents
+        have in use, each node's by itself, and the model files that the master could use.
         NOT_FOUND: `policy` is named and none is called so.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -59,8 +59,8 @@ class PolicyServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def SetPolicyMode(self, request, context):
-        """From now on, and for later masters of this state directory; a node policy's mode goes to all nodes that use it,
-        now or later.
+        """From now on, and for later masters of this state directory; the mode of a policy of nodes or agents goes to all
+        that use it, now or later.
         INVALID_ARGUMENT: no such mode. NOT_FOUND: no such policy is in use, and it is no node policy.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

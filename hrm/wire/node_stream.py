@@ -31,7 +31,7 @@ from hrm.core.vocabulary.node_requirement import Runtime
 from hrm.core.vocabulary.partitioning import BindingMode
 from hrm.errors import InvalidRequest
 from hrm.text import shortened
-from hrm.v1 import admin_pb2
+from hrm.v1 import admin_pb2, policy_pb2
 from hrm.v1 import node_pb2 as pb
 from hrm.v1.common_pb2 import ContainerGpuUse
 from hrm.wire import codec, requirements
@@ -43,6 +43,7 @@ __all__ = [
     "from_container",
     "from_heartbeat",
     "from_order",
+    "from_policy_order",
     "from_rebinding",
     "from_registration",
     "from_shortcut",
@@ -89,12 +90,14 @@ def from_heartbeat(
     containers: Iterable[ContainerStatus],
     shortcuts: Iterable[Shortcut],
     gpu_uses: Iterable[ContainerGpuUse] = (),
+    policies: Iterable[policy_pb2.LearnedPolicy] = (),
 ) -> pb.NodeMessage:
     heartbeat = pb.NodeHeartbeat(
         usage=None if usage is None else from_usage(usage),
         containers=[codec.from_status(status) for status in containers],
         shortcuts=[from_shortcut(shortcut) for shortcut in shortcuts],
         gpu_uses=gpu_uses,
+        policies=policies,
     )
     return pb.NodeMessage(heartbeat=heartbeat)
 
@@ -260,6 +263,10 @@ def from_order(message: c.NodeMessage, epoch: int) -> pb.MasterMessage:
             return pb.MasterMessage(epoch=epoch, drop_shuffle_files=drop)
         case c.RebindUnits():
             return pb.MasterMessage(epoch=epoch, rebind=from_binding(message))
+
+
+def from_policy_order(order: policy_pb2.PolicyOrder, epoch: int) -> pb.MasterMessage:
+    return pb.MasterMessage(epoch=epoch, policy=order)
 
 
 def to_event(message: pb.MasterMessage, now: float) -> e.NodeEvent | None:

@@ -100,15 +100,18 @@ def order(policy: str, mode: GuardMode, number: int) -> pb.PolicyOrder:
 def report_of(report: pb.LearnedPolicy, mode: GuardMode, nodes: Iterable[str]) -> pb.LearnedPolicy:
     """A policy of several nodes, from one's ``report``, in the mode that was ordered."""
     kept = pb.LearnedPolicy()
-    for field in ("policy", "heuristic", "model", "schema"):
+    for field in ("policy", "kind", "heuristic", "model", "schema"):
         setattr(kept, field, getattr(report, field))
-    kept.kind, kept.mode = "node", mode.value
+    kept.mode = mode.value
     kept.nodes.extend(nodes)
     return kept
 
 
-def to_report(message: pb.LearnedPolicy, node: str, asked_max: int) -> pb.LearnedPolicy:
-    """The report of ``node`` on a policy of its own, checked for storage and display.
+def to_report(
+    message: pb.LearnedPolicy, node: str, asked_max: int, kind: str = "node"
+) -> pb.LearnedPolicy:
+    """The report of ``node`` on a policy of its own, checked for storage and display. ``kind``:
+    what policies there decide.
 
     Users' code runs beside a worker, and may report what it wants, but the sums are everybody's. So
     no counter exceeds what it is a part of, nor ``asked`` the ``asked_max`` that the worker can
@@ -131,7 +134,7 @@ def to_report(message: pb.LearnedPolicy, node: str, asked_max: int) -> pb.Learne
     kept.CopyFrom(message)
     kept.ClearField("records")
     kept.ClearField("nodes")
-    kept.kind, kept.node = "node", node
+    kept.kind, kept.node = kind, node
     asked = min(message.asked, asked_max)
     for counter in _COUNTERS:
         setattr(kept, counter, max(0, min(getattr(message, counter), asked)))

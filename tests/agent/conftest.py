@@ -19,7 +19,7 @@ import pytest
 from hrm import rpc_server
 from hrm.core.vocabulary.model import ContainerId
 from hrm.tls_server import ServerTls, listen
-from hrm.v1 import common_pb2, node_pb2, node_pb2_grpc
+from hrm.v1 import common_pb2, node_pb2, node_pb2_grpc, policy_pb2
 from tests.conftest import PYTHON_PATH
 
 REPOSITORY = Path(__file__).parents[2]
@@ -162,6 +162,10 @@ class Master(node_pb2_grpc.NodeServiceServicer):
             grace_s=grace_s,
         )
         self._out.put_nowait(self._message(stop=stop))
+
+    def order_policy(self, policy: str, mode: str, number: int) -> None:
+        order = policy_pb2.PolicyOrder(policy=policy, mode=mode, order=number)
+        self._out.put_nowait(self._message(policy=order))
 
     def acknowledge(self, container_id: ContainerId | str) -> None:
         message = node_pb2.AcknowledgeEnded(container_ids=[container_id])

@@ -12,6 +12,7 @@ import pytest
 from hrm.agent.gpu.use_records import FILE
 from hrm.core.vocabulary.gpu_use import USE_PARTS
 from hrm.v1 import common_pb2
+from hrm.v1.policy_pb2 import LearnedPolicy
 from tests.agent import fake_nvml
 from tests.agent.conftest import ENDED, RUNNING, Master, StartAgent
 from tests.agent.test_device_memory import FOREVER, child_of
@@ -91,6 +92,36 @@ async def test_what_complements_the_load_that_starts_is_next(
     await master.until_state(second, RUNNING)
     running = [x for x, status in master.statuses.items() if status.state == RUNNING]
     assert sorted(running) == ["app-a-x1", second]
+
+
+async def test_a_learned_policys_guard_is_reported_and_follows_orders(
+    driver: Path, master: Master, start_agent: StartAgent, tmp_path: Path
+) -> None:
+    """Its model is missing, so the rule decides, and the agent serves."""
+
+    def latest() -> LearnedPolicy:
+        return [x for beat in master.heartbeats for x in beat.policies][-1]
+
+    setting = {
+        "gpu_waiters": "dqngpu:learned",
+        "gpu_waiters_model": str(tmp_path / "dqngpu-ddqn-1.npz"),
+        "gpu_waiters_mode": "canary-50",
+    }
+    agent = start_agent(**setting)
+    report = await master.until(lambda: any(x.policies for x in master.heartbeats) and latest())
+    assert (report.policy, report.kind, report.mode, report.heuristic, report.model) == (
+        "dqngpu-ddqn", "shared-gpu", "canary-50", "look-ahead", "none",
+    )  # fmt: skip
+    seen = len(master.heartbeats)
+    await master.until(lambda: len(master.heartbeats) > seen + 2)
+    assert not any(x.policies for x in master.heartbeats[seen:]), "nothing has changed"
+    master.order_policy("dqngpu-ddqn", "on", 7)
+    await master.until(lambda: latest().mode == "on")
+    await agent.end()
+    master.heartbeats.clear()
+    start_agent(**setting)
+    report = await master.until(lambda: any(x.policies for x in master.heartbeats) and latest())
+    assert report.mode == "on", "it outlives the agent"
 
 
 async def test_a_setting_that_names_nothing_is_refused_at_the_start(

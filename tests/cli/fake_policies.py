@@ -30,6 +30,14 @@ def candidate(**fields: Any) -> pb.LearnedPolicy:
     )  # fmt: skip
 
 
+def of_agent(**fields: Any) -> pb.LearnedPolicy:
+    """Of what waits for a shared GPU."""
+    return pb.LearnedPolicy(
+        policy="dqngpu-ddqn", kind="shared-gpu", heuristic="look-ahead", model="dqngpu-ddqn-1",
+        mode="on", **fields,
+    )  # fmt: skip
+
+
 def _of_node(**fields: Any) -> pb.LearnedPolicy:
     return pb.LearnedPolicy(policy="iawp", kind="node", heuristic="pats", model="m", **fields)
 
@@ -71,6 +79,8 @@ class FakePolicies(policy_pb2_grpc.PolicyServiceServicer):
         self.requests.append(request)
         if self.nodes:
             return _of_node(mode=request.mode, nodes=self.nodes)
+        if self.one is not None:
+            return self.one
         shown = example()
         shown.mode = request.mode
         return shown

@@ -13,7 +13,7 @@ from typer.testing import Result
 from hrm.pipelines.policies.cluster import load
 from hrm.policies import model_files
 from tests.cli.conftest import FakeMaster
-from tests.cli.fake_policies import FakePolicies, candidate
+from tests.cli.fake_policies import FakePolicies, candidate, of_agent
 
 Run = Callable[..., Result]
 
@@ -125,6 +125,13 @@ def test_policies_of_nodes_stand_by_their_node(hrm: Run, policies: FakePolicies)
     assert "iawp (node) is ordered to mode 'on' on 2 nodes: n1, n2" in output
     assert "hrm policy show iawp" in output
     assert "nodes report counters alone" in hrm("policy", "shadow", "iawp").stderr
+    policies.nodes = []
+    policies.one = of_agent(node="n3")
+    assert "dqngpu-ddqn (shared-gpu, node n3) is on" in hrm("policy", "show").stdout
+    assert "nodes report counters alone" in hrm("policy", "shadow", "dqngpu-ddqn").stderr
+    policies.one = of_agent(nodes=["n3"])
+    output = hrm("policy", "set", "dqngpu-ddqn", "on").stdout
+    assert "dqngpu-ddqn (shared-gpu) is ordered to mode 'on' on 1 node: n3" in output
     policies.nodes = [f"n{number}" for number in range(20)]
     assert "n7 and 12 more" in hrm("policy", "set", "iawp", "on").stdout
 

@@ -14,7 +14,13 @@ from hrm.core.messages import events as e
 from hrm.core.tenancy.queue_spec import QueueSpec, spec_from
 from hrm.core.vocabulary.bounds import Bounds
 from hrm.core.vocabulary.history import PriorityRecord
-from hrm.core.vocabulary.model import ApplicationId, Resources, WorkloadClass
+from hrm.core.vocabulary.model import (
+    ApplicationId,
+    Resources,
+    ResourceUnit,
+    ResourceUnitId,
+    WorkloadClass,
+)
 from hrm.core.vocabulary.priority_class import INTERRUPTIONS_MAX, priority_text
 from hrm.errors import HrmError, InvalidRequest, LimitReached, NotFound
 from hrm.testing.virtual import VirtualCluster, unit
@@ -316,6 +322,27 @@ def test_what_is_interrupted_is_recorded_and_goes_before_urgent_ones_afterwards(
     assert [running(virtual, x) for x in (old, latest, urgent)] == [1, 1, 0]
     assert virtual.app(latest).record.stands.owed == 0
     assert virtual.app(latest).record.stands.interruptions == 1
+
+
+def test_the_highest_interrupts_where_it_could_wait_at_a_unit_of_which_nobody_else_wants_any() -> (
+    None
+):
+    """Nothing but its own queue wants anything, and that has its share of cores: it passes. In the
+    queue of a unit it would be returned, to claim, and be back there before it may."""
+    virtual = cluster(INTERRUPTING, slots=16, bounds=replace(BOUNDS, queue_reclaim_wait_s=2.0))
+    size = Resources(1, 1024, 1_000)
+    virtual.add_node(
+        ResourceUnit(
+            unit_id=ResourceUnitId("n9/gpu0"), capacity=Resources(4, 8_192, 8_000), run_limit=2
+        )
+    )
+    normal, highest = (virtual.submit(0, queue="a", priority=x) for x in (1, 5))
+    for app, many in ((normal, 2), (highest, 1)):
+        virtual.request(app, range(1, 1 + many), size, expected_duration_s=30.0)
+        virtual.settle()
+    virtual.advance(6)
+    assert (running(virtual, normal), running(virtual, highest)) == (1, 1)
+    assert virtual.app(highest).ended_ids == set(), "it has not been returned"
 
 
 def test_streams_drivers_and_gangs_that_need_it_are_not_interrupted() -> None:

@@ -361,6 +361,34 @@ def test_what_waits_for_others_to_yield_stays_where_no_other_application_could_s
     assert virtual.app(first).ended_ids == set(), "none was returned"
 
 
+def test_what_waits_for_others_to_yield_stays_where_a_gang_could_not_start_together() -> None:
+    """Any one of the gang would fit."""
+    virtual = cluster(nodes=0, schedulers=1)
+    virtual.add_node(gpu_unit("n1"))
+    long = virtual.submit(13)
+    virtual.settle()
+    gang = virtual.submit(4, GPU, gang_min=4)
+    fill(virtual, 3)
+    first = virtual.submit(1, GPU)
+    virtual.advance(SOON_S)
+    assert [running(virtual, x) for x in (long, gang, first)] == [13, 0, 1]
+    assert virtual.app(first).ended_ids == set(), "none was returned"
+
+
+def test_what_waits_for_others_to_yield_stays_where_a_later_application_has_no_less() -> None:
+    """Whichever is returned, the first is the first again."""
+    virtual = cluster(nodes=0, schedulers=1)
+    virtual.add_node(gpu_unit("n1"))
+    long = virtual.submit(15)
+    virtual.settle()
+    gang = virtual.submit(2, GPU, gang_min=2)
+    fill(virtual, 1)
+    first, second = virtual.submit(1, GPU), virtual.submit(1, Resources(1, 1024, 2_000))
+    virtual.advance(SOON_S)
+    assert [running(virtual, x) for x in (long, gang, first, second)] == [15, 0, 1, 0]
+    assert virtual.app(first).ended_ids == set(), "none was returned"
+
+
 def test_what_waits_for_others_to_yield_is_not_returned_to_claim_a_guarantee_elsewhere() -> None:
     virtual = cluster(*HALVES, bounds=Bounds(queue_reclaim_wait_s=0.0), schedulers=1)
     virtual.submit(4, queue="a")

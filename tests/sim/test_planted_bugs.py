@@ -200,6 +200,7 @@ CAUGHT_UNDER: dict[Callable[[pytest.MonkeyPatch], None], Plan] = {
     priorities.the_highest_interrupt_each_other: queue_plans.interrupted(),
     priorities.interrupted_and_last: queue_plans.interrupted(),
     gpu_waiters.passed_without_bound: gpu_waiters.many_for_one_gpu(0),
+    gpu_waiters.all_yield_to_what_is_named: gpu_waiters.many_for_one_gpu(0, yields=True),
     gpu_waiters.memory_as_declared: gpu_waiters.many_for_one_gpu(0, greedy=True),
     gpu_waiters.need_of_what_runs_forgotten: gpu_waiters.many_for_one_gpu(0, greedy=True),
     gpu_waiters.kept_back_for_good: gpu_waiters.many_for_one_gpu(0, greedy=True),

@@ -16,9 +16,8 @@ from hrm.sim.faults.plan_generator import draw
 from hrm.sim.run import run_plan
 
 SEEDS = range(60)
-OTHERS = frozenset(KINDS) - {"sleep"} | {"scaling", "gpu-waiters"}
-"""A pool that is scaled loses nodes. With ``gpu-waiters`` seed 30 has a container that yields to
-one that fits without, which is not understood yet."""
+OTHERS = frozenset(KINDS) - {"sleep"} | {"scaling"}
+"""A pool that is scaled loses nodes."""
 MASTER_S = 12.0
 
 

@@ -99,6 +99,8 @@ class FakeMaster(application_pb2_grpc.ApplicationServiceServicer):
     ended_sessions: int = 0
     problems: list[str] = field(default_factory=list)
     unresponsive: bool = False
+    sessions_refused: int = 0
+    """So many sessions from now on end before they open."""
     node_timeout_s: float = 15.0
     may_listen: asyncio.Event = field(default_factory=asyncio.Event)
     finished: application_pb2.ApplicationFinished | None = None
@@ -130,6 +132,9 @@ class FakeMaster(application_pb2_grpc.ApplicationServiceServicer):
         except (StopAsyncIteration, TimeoutError, AssertionError) as error:
             self.problems.append(f"no attach: {error!r}")
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "no attach")
+        if self.sessions_refused:
+            self.sessions_refused -= 1
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "the master ends")
         self.sessions += 1
         notices: asyncio.Queue[Any] = asyncio.Queue()
         self.notices = notices

@@ -80,6 +80,22 @@ async def test_a_busy_application_outlives_broken_sessions(
     assert master.problems == []
 
 
+async def test_it_has_followed_the_master_that_admitted_it_before_a_session_opens(
+    master: FakeMaster, tmp_path: Path
+) -> None:
+    """A master with an empty store, whose epoch is the same number, must not take the application
+    for one of its own."""
+    master.sessions_refused = 1
+    async with fake_driver(master, tmp_path, setup=FAST) as driver:
+        driver.send(target(1))
+        await until_registered(driver)
+        first, second = master.registrations
+        assert (first.application_id, first.followed_epoch) == ("", 0)
+        assert (second.application_id, second.followed_epoch) == (master.application_id, 1)
+        driver.finish()
+        assert await driver.end() == 0
+
+
 async def test_times_of_tasks_are_reported_once(master: FakeMaster, tmp_path: Path) -> None:
     """A new session gets the latest counts again, not the times that the one before had."""
 

@@ -19,6 +19,7 @@ from typing import Any
 import structlog
 
 from hrm.agent.containers import shim
+from hrm.agent.gpu.waiter_guard import WaiterGuard
 from hrm.core.vocabulary.gpu_use import GpuUsePart
 from hrm.core.vocabulary.model import ContainerEnd, ContainerId, ContainerSpec, EndCause
 from hrm.errors import HrmError
@@ -39,13 +40,14 @@ _log = structlog.get_logger("hrm.agent.gpu")
 
 class GpuUseRecords:
     """One event loop. ``policy``: what orders containers by the records, if there is any; it gets
-    their ends."""
+    their ends. ``guard``: around it, where it is a learned one."""
 
     def __init__(self, path: Path, clock_s: Callable[[], float] = time.monotonic) -> None:
         self._path = path
         self._clock_s = clock_s
         self.uses = _read(path)
         self.policy: ProfiledWaiters | None = None
+        self.guard: WaiterGuard | None = None
         self._began_s: dict[ContainerId, float] = {}
         self._refused: dict[ContainerId, str] = {}
         self._saved_s = clock_s()
@@ -83,11 +85,14 @@ class GpuUseRecords:
         self._changed = self._changed or not why
         if self.policy is not None:
             ok = end.cause is not EndCause.GPU_MEMORY_LIMIT
-            self.policy.ended(container_id, now=now, ran_s=now - began_s, ok=ok)
+            # A guard keeps times for people, as those of the node's events are.
+            self.policy.ended(container_id, now=time.time(), ran_s=now - began_s, ok=ok)
 
     def connected(self) -> None:
         """The master on a new stream knows nothing."""
         self._sent.clear()
+        if self.guard is not None:
+            self.guard.connected()
 
     def news(self) -> list[common_pb2.ContainerGpuUse]:
         """What the master has not had yet, ``GPU_USES`` at most."""

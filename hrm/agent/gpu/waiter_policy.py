@@ -2,7 +2,8 @@
 
 ``queue``: none, containers start as they came. ``dqngpu``: what looks ahead. ``dqngpu:NAME``:
 another one of ``HEURISTICS``. ``dqngpu:learned``: a trained model, behind its guard, which what
-looks ahead replaces wherever the guard has a doubt, and everywhere in its shadow mode.
+looks ahead replaces wherever the guard has a doubt, and everywhere in its shadow mode. A file that
+is missing or holds no such model is a doubt, too: containers start as they would without it.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from hrm.errors import HrmError, InvalidConfig
 from hrm.policies import model_files
 from hrm.policies.guard import GuardMode
 from hrm.policies.shared_gpu.features import SHARING_SCHEMA
-from hrm.policies.shared_gpu.guarded import GuardedGpuSharing
+from hrm.policies.shared_gpu.guarded import MODEL_KIND, GuardedGpuSharing
 from hrm.policies.shared_gpu.heuristics import GpuSharingPolicy
 from hrm.policies.shared_gpu.learned import LearnedGpuSharing
 from hrm.policies.shared_gpu.look_ahead import LookAhead
@@ -24,7 +25,6 @@ from hrm.policies.shared_gpu.registry import HEURISTICS
 __all__ = ["QUEUE", "sharing_policy"]
 
 QUEUE = "queue"
-_KIND = "dqngpu-ddqn"
 
 
 def sharing_policy(
@@ -38,11 +38,11 @@ def sharing_policy(
     """The policy of a node's setting ``gpu_waiters``; None: its queues' own order.
 
     Args:
-        model, mode: of a learned one, a file and a ``GuardMode``.
+        model, mode: of a learned one, its file and a ``GuardMode``.
         clock_s: measures what a learned one takes.
 
     Raises:
-        InvalidConfig: there is no such policy, or its model cannot be used.
+        InvalidConfig: there is no such policy, or no model is named for it.
     """
     name, _, which = spec.partition(":")
     if spec == QUEUE or spec == "dqngpu" or (name == "dqngpu" and which in HEURISTICS):
@@ -64,12 +64,20 @@ def sharing_policy(
             "gpu_waiters = 'dqngpu:learned' needs a model, and none ships: train one with "
             "python -m hrm.learn.dqngpu --out FILE, and name it in gpu_waiters_model"
         )
+    made, learned, missing = None, None, ""
     try:
-        made = model_files.read(model, kind=_KIND)
+        found = model_files.read(model, kind=MODEL_KIND)
         # One of other features is never asked; its guard says so.
-        learned = LearnedGpuSharing(made) if made.schema == SHARING_SCHEMA else None
+        learned = LearnedGpuSharing(found) if found.schema == SHARING_SCHEMA else None
+        made = found
     except HrmError as error:
-        raise InvalidConfig(f"gpu_waiters_model: {error.message}") from error
+        missing = f"gpu_waiters_model: {error.message}"
     return GuardedGpuSharing(
-        made, learned, gpu=node, clock_s=clock_s, heuristic=LookAhead(), mode=GuardMode(mode)
+        made,
+        learned,
+        gpu=node,
+        clock_s=clock_s,
+        heuristic=LookAhead(),
+        mode=GuardMode(mode),
+        missing=missing,
     )

@@ -189,6 +189,17 @@ class Contest:
                 lacks_mib = 0
             yield user.application_id, dict(_parts(user, startable, many, lacks_mib))
 
+    def before(self, container: Container) -> Iterator[GpuUser]:
+        """Those that start before another of its application does, were this one, which is
+        starting, returned: who holds less, of equal ones the earlier."""
+        held_mib = [x.placed_mib + y for x, y in zip(self.users, self.starting_mib, strict=True)]
+        names = [user.application_id for user in self.users]
+        own = names.index(container.application_id)
+        place = held_mib[own] - container.request.resources.gpu_memory_mib, own
+        for index, user in enumerate(self.users):
+            if index != own and (held_mib[index], index) < place and not user.declines:
+                yield user
+
     def misplaced(self) -> Iterator[Container]:
         """What is queued beyond a fair share, and what could start elsewhere now and is due to."""
         starts, shares_mib = self.starts(), self.shares_mib()

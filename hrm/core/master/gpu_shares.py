@@ -45,11 +45,12 @@ from hrm.core.master.gpu_queues import GpuQueues, queued_for
 from hrm.core.master.returns import may_return, return_waiting, starts_where_it_waits
 from hrm.core.master.state import MasterState
 from hrm.core.messages.claims import Claim, Entry, GpuPart, Proposal
-from hrm.core.queue.yielding import instead_of, yields_there
+from hrm.core.queue.resource_unit import UnitQueue
+from hrm.core.queue.yielding import instead_of, to_come, yields_there
 from hrm.core.scheduling.cluster_view import ClusterView
 from hrm.core.scheduling.remote_scheduler import RemoteScheduler
 from hrm.core.scheduling.scheduler import Job, Scheduler
-from hrm.core.vocabulary.feasibility import Column, Vector, demand_vector, fits
+from hrm.core.vocabulary.feasibility import Column, Vector, demand_vector, fits, plus, times
 from hrm.core.vocabulary.model import (
     ApplicationId,
     ContainerId,
@@ -198,15 +199,17 @@ class FairGpuParts:
         for users in self._kinds(now):
             if not _is_contested(users) or not any(user.queued_mib for user in users):
                 continue
-            for container in self._contest(users, now).misplaced():
-                if self._stays(container, users, now):
+            contest = self._contest(users, now)
+            for container in contest.misplaced():
+                if self._stays(container, contest, now):
                     continue
                 if may_return(self._master_state, container, now, just_queued=True):
                     return_waiting(self._master_state, container, reason, now)
 
-    def _stays(self, container: Container, users: Sequence[GpuUser], now: float) -> bool:
+    def _stays(self, container: Container, contest: Contest, now: float) -> bool:
         """Would it be placed there again? So it is where what it waits for is free, by all that is
-        known here, and where others yield it if none of the other ``users`` could start there."""
+        known here, and where others yield it if no application that comes before its own could
+        start there."""
         state = self._master_state.state
         queue, row = state.find(container.unit_id), state.rows.get(container.unit_id)
         if queue is None or row is None or not starts_where_it_waits(self._master_state, container):
@@ -214,16 +217,31 @@ class FairGpuParts:
         if not yields_there(queue):
             return True
         left = instead_of(queue, container.container_id)
-        for user in users:
+        for user in contest.before(container):
             name = user.application_id
             requires = self._master_state.applications[name].requires
-            if name == container.application_id or container.node in self._avoided(name, now):
+            if container.node in self._avoided(name, now):
                 continue
             if requires is not None and not state.suited(requires)[row]:
                 continue
-            if any(lot.waiting and fits(lot.demand, left) for lot in user.lots):
+            if self._could_start_at(queue, left, user, now):
                 return False
         return True
+
+    def _could_start_at(self, queue: UnitQueue, left: Vector, user: GpuUser, now: float) -> bool:
+        """Could any of what it wants start at a unit if ``left`` were there, and not what is now?
+        Of a gang all have to, at once, there and wherever there is capacity."""
+        if not any(lot.waiting and fits(lot.demand, left) for lot in user.lots):
+            return False
+        app, nodes = self._master_state.applications[user.application_id], self._nodes(user, now)
+        members = self._gang_members(user.job, app)
+        if members is None:
+            return True
+        offer = plus(queue.free, to_come(queue))
+        return bool(members) and all(
+            self._startable(demand, nodes) - times(demand, offer) + times(demand, left) >= many
+            for demand, many in members.items()
+        )
 
     def _preempt(self, now: float) -> None:
         """Preempt for applications that hold less than their share, and wait."""

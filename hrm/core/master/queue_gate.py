@@ -38,6 +38,7 @@ from dataclasses import replace
 from hrm.core.master import gangs, queue_bounds
 from hrm.core.master.admission import resolve
 from hrm.core.master.entities import Application, Container
+from hrm.core.master.own_victims import interrupts
 from hrm.core.master.platform_shares import PlatformShares
 from hrm.core.master.queue_line import QueueLine, Waiter, dominant_part
 from hrm.core.master.queue_loans import LENDERS_MAX, QueueLoans
@@ -335,13 +336,15 @@ class QueueGate:
 
     def must_run(self, proposal: Proposal) -> frozenset[Vector]:
         """The demands of which no claim may wait at a unit. What is on loan may not, nor what other
-        queues want a share of, unless waiting there is all that is left; nor a stream, for which
-        batch of others would be preempted there."""
+        queues want a share of, or what may interrupt others of its own, unless waiting there is all
+        that is left; nor a stream, for which batch of others would be preempted there."""
         usage = self._usage
         app = self._master_state.applications.get(proposal.application_id)
         if not usage.governs or app is None or not proposal.claims:
             return frozenset()
-        may_wait, on_loan = usage.is_only_holder(usage.account(app)), usage.on_loan
+        account, on_loan = usage.account(app), usage.on_loan
+        may_preempt = self._master_state.bounds.queue_preemption and interrupts(account, app)
+        may_wait = usage.is_only_holder(account) and not may_preempt
         is_stream = proposal.workload_class is WorkloadClass.STREAM
         patient: Collection[ContainerId] = () if is_stream else usage.patient
         if may_wait and not on_loan:

@@ -43,6 +43,7 @@ __all__ = [
     "pooled_part",
     "serves",
     "serving_rows",
+    "times",
 ]
 
 
@@ -105,6 +106,11 @@ def fits(demand: Vector, offer: Vector) -> bool:
         and demand[2] <= offer[2]
         and demand[3] <= offer[3]
     )
+
+
+def times(demand: Vector, offer: Vector) -> int:
+    """How many containers of ``demand``, which is not nothing, fit into ``offer`` together."""
+    return max(0, min(y // x for x, y in zip(demand, offer, strict=True) if x > 0))
 
 
 def fitting_rows(demand: Vector, offers: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:

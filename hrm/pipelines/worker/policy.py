@@ -14,9 +14,9 @@ import structlog
 from hrm.pipelines.core.model import NodePolicy
 from hrm.pipelines.core.node_messages import SubtaskTiming
 from hrm.pipelines.policies.corun import GuardedNodePolicy
-from hrm.policies.guard import GuardMode, GuardRegistry, mode_of
+from hrm.policies.guard import GuardMode, GuardRegistry
 from hrm.v1 import policy_pb2 as pb
-from hrm.wire import policies as policy_wire
+from hrm.wire.guard_reports import GuardReports
 
 __all__ = ["WorkerPolicies"]
 
@@ -28,12 +28,11 @@ class WorkerPolicies:
 
     def __init__(self, policy: NodePolicy) -> None:
         self._guarded = policy if isinstance(policy, GuardedNodePolicy) else None
-        self._orders: dict[str, int] = {}
-        self._reported: dict[str, pb.LearnedPolicy] = {}
         draw_key = secrets.token_bytes(32)  # slices of time are this worker's own to draw
-        self._guards = GuardRegistry({}, keep=self._fell_back, draw_key=draw_key)
+        guards = GuardRegistry({}, keep=self._fell_back, draw_key=draw_key)
         if self._guarded is not None:
-            self._guards.add(self._guarded.guard)
+            guards.add(self._guarded.guard)
+        self._reports = GuardReports(guards)
 
     def follow(self, order: pb.PolicyOrder) -> None:
         """Carry out the master's order, once.
@@ -41,14 +40,8 @@ class WorkerPolicies:
         Raises:
             InvalidRequest: no such mode.
         """
-        mode = mode_of(order.mode)
-        if self._guarded is None or self._guarded.name != order.policy:
-            return
-        if self._orders.get(order.policy) == order.order:
-            return
-        self._orders[order.policy] = order.order
-        self._guards.set_mode(order.policy, mode)
-        _log.info("mode set", policy=order.policy, mode=mode.value)
+        if self._reports.follow(order):
+            _log.info("mode set", policy=order.policy, mode=order.mode)
 
     def ended(self, timing: SubtaskTiming, now: float) -> None:
         """A run is over: report it to the watchdog."""
@@ -57,15 +50,12 @@ class WorkerPolicies:
 
     def report(self, now: float) -> list[pb.LearnedPolicy]:
         """All of them, for a master that has no state of this node yet."""
-        self._reported = {}
+        self._reports.forget()
         return self.changed(now)
 
     def changed(self, now: float) -> list[pb.LearnedPolicy]:
         """Those with a change since the last call."""
-        states = [policy_wire.from_status(status, now) for status in self._guards.statuses(now)]
-        new = [state for state in states if self._reported.get(state.policy) != state]
-        self._reported = {state.policy: state for state in states}
-        return new
+        return self._reports.changed(now)
 
     def _fell_back(self, modes: dict[str, GuardMode]) -> None:
         _log.warning("the node policy was worse and fell back", policy=", ".join(modes))

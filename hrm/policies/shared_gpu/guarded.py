@@ -1,9 +1,9 @@
 """A learned policy for a shared GPU under ``hrm.policies.guard``: the checks of one start.
 
-In order: its model fits this HRM (else it is never called); every value is finite and none is ten
-times greater than any in training; at most a tenth of its inputs lies outside of the ranges of
-training; the job that it names fits, and an idle GPU is not left idle. Where one fails, packed SJF
-decides on the same view.
+In order: it has a model that fits this HRM (else it is never called); every value is finite and
+none is ten times greater than any in training; at most a tenth of its inputs lies outside of the
+ranges of training; the job that it names fits, and an idle GPU is not left idle. Where one fails,
+packed SJF, or another heuristic, decides on the same view.
 
 As a canary the two take turns on the GPU in time, for they share one queue: the key is the GPU's
 name and the number of the slice of ``SLICE_TICKS``. What is compared afterwards is how much slower
@@ -21,7 +21,9 @@ from hrm.policies.model_files import Model
 from hrm.policies.shared_gpu.heuristics import GpuSharingPolicy, GpuSharingView, PackedByLength
 from hrm.policies.shared_gpu.learned import LearnedGpuSharing
 
-__all__ = ["GuardedGpuSharing"]
+__all__ = ["MODEL_KIND", "GuardedGpuSharing"]
+
+MODEL_KIND = LearnedGpuSharing.name
 
 BOUNDS = GuardBounds(budget_s=0.001, watch_factor=1.05, pending_max=10_000)
 SLICE_TICKS = 60
@@ -35,6 +37,7 @@ class GuardedGpuSharing:
     """A ``GpuSharingPolicy``: ``learned`` as far as its mode trusts it, else ``heuristic``.
 
     Args:
+        model: None: there is none, for the reason ``missing``.
         learned: None where the features of ``model`` are not those of this HRM.
         gpu: the name of the GPU.
         tick_s: seconds of a tick, for what the guard keeps of times.
@@ -42,7 +45,7 @@ class GuardedGpuSharing:
 
     def __init__(
         self,
-        model: Model,
+        model: Model | None,
         learned: LearnedGpuSharing | None,
         *,
         gpu: str,
@@ -50,19 +53,21 @@ class GuardedGpuSharing:
         tick_s: float = 10.0,
         heuristic: GpuSharingPolicy | None = None,
         mode: GuardMode = GuardMode.SHADOW,
+        missing: str = "no model; train one: python -m hrm.learn.dqngpu",
     ) -> None:
-        self.name = model.kind
+        self.name = MODEL_KIND
         self._learned = learned
+        self._missing = missing if model is None else ""
         self._heuristic = PackedByLength() if heuristic is None else heuristic
         self._gpu = gpu
         self._tick_s = tick_s
         self._now_s: float | None = None
         self.guard: PolicyGuard[GpuSharingView, int | None] = PolicyGuard(
-            policy=model.kind,
+            policy=self.name,
             kind="shared-gpu",
             heuristic=self._heuristic.name,
-            model=str(model),
-            schema=model.schema,
+            model="none" if model is None else str(model),
+            schema="" if model is None else model.schema,
             learned=self._ask,
             fallback=lambda view: _described(view, self._heuristic.choose(view)),
             clock_s=clock_s,
@@ -100,6 +105,8 @@ class GuardedGpuSharing:
         return f"{self._gpu}/job-{job}"
 
     def _ask(self, view: GpuSharingView) -> Recommendation[int | None]:
+        if self._missing:
+            raise Doubt(Reason.NOT_LOADED, self._missing)
         if self._learned is None:
             raise Doubt(
                 Reason.SCHEMA,

@@ -439,6 +439,7 @@ class _AppMaster(Peer):
         admitted = result.result
         assert isinstance(admitted, c.ApplicationAdmitted)
         self._application_id = admitted.application_id
+        self._followed = Followed(admitted.epoch, admitted.epoch_id)
         self._last_number = admitted.last_executor_number
         driver = self.driver
         self._stream = Stream(
@@ -477,7 +478,6 @@ class _AppMaster(Peer):
         match message:
             case c.ApplicationAdmitted():
                 self._backoff.succeeded()
-                self._followed = Followed(message.epoch, message.epoch_id)
                 self.driver.application_id = message.application_id
                 opened = am.SessionOpened(
                     now=now,

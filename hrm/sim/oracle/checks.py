@@ -248,7 +248,7 @@ class Oracle:
                 f"{newest_epoch}"
             )
         if not isinstance(event, e.StopReceived):
-            self.found += needless_preemptions(core, commands)
+            self.found += needless_preemptions(core, commands, self.gpu_waiters.orders)
         self.yielding.after(core, commands, event.now)
         self.overtaking.after(core, commands, event.now)
         self.gpu_waiters.after(core, event, commands)

@@ -5,11 +5,15 @@ its units and of their arrival, from what is free, what is ending already, and w
 give back. A stream's victims must be enough for it, and each of them needed. So must those of batch
 be, which all yield; what batch before it may be about to take counts as taken. No other batch is
 preempted for a stream to which enough yields.
+
+Batch is served in the order of its line. Where recorded uses order it (``GpuWaiterChecks.orders``),
+those for which something yields are served in the order in which the node has named them, and any
+other that fits may come before them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Callable, Container, Iterable
 
 from hrm.core.messages import commands as c
 from hrm.core.messages.claims import Entry
@@ -23,8 +27,13 @@ from hrm.sim.oracle.yielding import does_yield
 __all__ = ["needless_preemptions"]
 
 
-def needless_preemptions(core: NodeCore, commands: Iterable[c.NodeCommand]) -> list[str]:
-    """What is wrong with the preemptions among the commands of one event; empty if nothing is."""
+def needless_preemptions(
+    core: NodeCore,
+    commands: Iterable[c.NodeCommand],
+    orders: Callable[[NodeCore, UnitQueue], bool],
+) -> list[str]:
+    """What is wrong with the preemptions among the commands of one event; empty if nothing is.
+    ``orders``: see ``GpuWaiterChecks``."""
     victims: dict[ContainerId, str] = {}
     for command in commands:
         if isinstance(command, c.StopProcess) and command.decommission:
@@ -46,11 +55,14 @@ def needless_preemptions(core: NodeCore, commands: Iterable[c.NodeCommand]) -> l
         if waiter not in waiters:
             found.append(f"{victim} is preempted on {core.name} for {waiter}, which does not wait")
     for pool in pools.values():
-        found += _pool(core, pool, victims)
+        by_choice = any(orders(core, queue) for queue in pool)
+        found += _pool(core, pool, victims, by_choice=by_choice)
     return found
 
 
-def _pool(core: NodeCore, pool: list[UnitQueue], victims: dict[ContainerId, str]) -> list[str]:
+def _pool(
+    core: NodeCore, pool: list[UnitQueue], victims: dict[ContainerId, str], *, by_choice: bool
+) -> list[str]:
     found: list[str] = []
     free = [queue.free for queue in pool]
     going: dict[str, list[tuple[int, Entry]]] = {}
@@ -79,19 +91,25 @@ def _pool(core: NodeCore, pool: list[UnitQueue], victims: dict[ContainerId, str]
                 found.append(f"batch is preempted for {waiter.container_id}, and enough yields")
             if served:
                 free = [_moved(x, i == index, waiter, -1) for i, x in enumerate(gained)]
-    return found + _batch(core, pool, free, going)
+    order = list(pool[0].line)
+    if by_choice:
+        named = list(victims.values())
+        order.sort(key=lambda x: named.index(x) if x in named else -1)
+    return found + _batch(pool, free, going, order)
 
 
 def _batch(
-    core: NodeCore,
     pool: list[UnitQueue],
     free: list[Vector],
     going: dict[str, list[tuple[int, Entry]]],
+    order: Iterable[ContainerId],
 ) -> list[str]:
-    """What is wrong with what yields to batch. ``free``: after the streams."""
+    """What is wrong with what yields to batch. ``free``: after the streams. ``order``: in which it
+    is served."""
     found: list[str] = []
     taken = free
-    for container_id, owner in pool[0].line.items():
+    for container_id in order:
+        owner = pool[0].line[container_id]
         index = pool.index(owner)
         waiter = owner.batch_waiting[container_id]
         for where, entry in going.get(container_id, []):

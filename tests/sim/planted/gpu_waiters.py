@@ -34,23 +34,29 @@ from hrm.sim.faults.plan import (
     source,
 )
 from hrm.sim.faults.plan_generator import draw
+from tests.sim.planted import yielding
 
 __all__ = ["BUGS", "many_for_one_gpu"]
 
 BOUNDS = GpuWaiterBounds(passes_max=1, ageing_factor=10.0, kept_max_s=2.0)
 
 
-def many_for_one_gpu(seed: int, *, stream: bool = False, greedy: bool = False) -> Plan:
+def many_for_one_gpu(
+    seed: int, *, stream: bool = False, greedy: bool = False, yields: bool = False
+) -> Plan:
     """Nothing fails. An application has all eight slots of one GPU, and gives them back one by one;
     seven wait for them, each with the one executor that is its fair share. Those that came last
     hardly use the GPU, and are named first. A ``stream`` comes that needs all of it; or every
-    second one is ``greedy``, known to need more device memory than it requests."""
+    second one is ``greedy``, known to need more device memory than it requests; or the first
+    application ``yields``, and gives nothing back."""
     chance = source(seed, "many for one gpu")
     without = frozenset({*KINDS, *TRAITS})
     plan = draw(seed, Limits(nodes=1, applications=0, horizon_s=20.0, without=without))
     unit = ResourceUnit(unit_id=NO_UNIT, capacity=Resources(8, 16_384, 16_384), run_limit=8)
     backwards = tuple((6.0 + chance.uniform(0.9, 1.1) * n, 7 - n) for n in range(7))
-    applications = [_app("all", 0.5, 30.0, targets=((0.0, 8), *backwards), work_s=70.0)]
+    targets = ((0.0, 8), *(() if yields else backwards))
+    first = replace(_app("all", 0.5, 30.0, targets=targets, work_s=70.0), yields=yields)
+    applications = [first]
     known = [_use("all", 0.1, 1_000.0)]
     for number in range(7):
         name, heavy = f"app-{number}", number < 4
@@ -142,7 +148,13 @@ def named_before_streams(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(UnitQueue, "start_all", start)
 
 
+def all_yield_to_what_is_named(patch: pytest.MonkeyPatch) -> None:
+    """As ``yielding.all_yield``, where what waits is ordered."""
+    yielding.all_yield(patch)
+
+
 BUGS = (
+    all_yield_to_what_is_named,
     passed_without_bound,
     memory_as_declared,
     need_of_what_runs_forgotten,
