@@ -474,7 +474,8 @@ def test_what_stays_has_what_is_needed(
         subject.add(1, capacity=capacity, containers=containers)
     before = capacity_of(subject.nodes)
     staying = dict(subject.nodes)
-    subject.step(needed=wanted, needed_amounts=tuple(map(float, needed)))
+    cores, memory, gpus = map(float, needed)
+    subject.step(needed=wanted, needed_amounts=(cores, memory, gpus))
     for name in subject.drained:
         del staying[name]
     after = capacity_of(staying)
