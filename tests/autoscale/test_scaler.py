@@ -463,19 +463,18 @@ def test_no_more_nodes_than_the_most_stay_for_what_they_have() -> None:
 
 @given(
     nodes=st.lists(st.tuples(st.sampled_from((CPU, GPU)), st.integers(0, 2)), max_size=8),
-    needed=st.tuples(st.integers(0, 80), st.integers(0, 160_000), st.integers(0, 200_000)),
+    needed=st.tuples(st.floats(0, 80), st.floats(0, 160_000), st.floats(0, 200_000)),
     wanted=st.integers(0, 8),
 )
 def test_what_stays_has_what_is_needed(
-    nodes: list[tuple[Amount, int]], needed: tuple[int, int, int], wanted: int
+    nodes: list[tuple[Amount, int]], needed: Amount, wanted: int
 ) -> None:
     subject = Pool(Scaler(AT_ONCE))
     for capacity, containers in nodes:
         subject.add(1, capacity=capacity, containers=containers)
     before = capacity_of(subject.nodes)
     staying = dict(subject.nodes)
-    cores, memory, gpus = map(float, needed)
-    subject.step(needed=wanted, needed_amounts=(cores, memory, gpus))
+    subject.step(needed=wanted, needed_amounts=needed)
     for name in subject.drained:
         del staying[name]
     after = capacity_of(staying)
