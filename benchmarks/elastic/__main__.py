@@ -23,7 +23,7 @@ from benchmarks import common
 from benchmarks.common import CONSOLE
 from benchmarks.elastic.arms import Run, Trainers, run_arm
 from benchmarks.elastic.inputs import prepare
-from benchmarks.elastic.plan import ARMS, QUICK, Plan
+from benchmarks.elastic.plan import ARMS, COMPARED, QUICK, Plan
 from benchmarks.elastic.plot import draw
 from benchmarks.elastic.report import Outcome, document, report
 from benchmarks.processes import BenchmarkError, in_directory
@@ -47,7 +47,7 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
     given = parser.parse_args(arguments)
     if given.runs is not None and given.runs <= 0:
         parser.error(f"--runs must be more than 0, not {given.runs}")
-    given.chosen = given.only.split(",") if given.only else list(ARMS)
+    given.chosen = given.only.split(",") if given.only else list(COMPARED)
     if unknown := [name for name in given.chosen if name not in ARMS]:
         parser.error(f"no arm {unknown[0]!r}; there are {', '.join(ARMS)}")
     return given

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-__all__ = ["ARMS", "ELASTIC", "QUICK", "Arm", "Plan", "Training"]
+__all__ = ["ARMS", "COMPARED", "ELASTIC", "QUICK", "Arm", "Plan", "Training"]
 
 ELASTIC = "elastic"
 
@@ -60,13 +60,14 @@ ARMS = {
                      policy="beta-on-demand"),
 }  # fmt: skip
 """In all of them each application has a queue that is guaranteed its third."""
+COMPARED = "static", "dynamic", "queues", ELASTIC
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """The extent of the measurements.
 
-    ``tasks``: of an epoch, one for each shard of ``rows`` rows. ``held_out``: rows that no model is
+    ``tasks``: of an epoch, one for each shard of ``rows`` rows, twice as many as there are slots. ``held_out``: rows that no model is
     trained on; accuracy is over these. ``better``: by so much an accuracy has to rise to count as
     better.
     """
@@ -77,10 +78,10 @@ class Plan:
     trainings: tuple[Training, ...] = (
         Training("linear", 0, 0.3, 0.15, 110),
         Training("narrow", 24, 0.03, 0.15, 110),
-        Training("wide", 64, 0.002, 0.3, 110),
+        Training("wide", 64, 0.002, 0.3, 90),
     )
-    tasks: int = 12
-    rows: int = 300
+    tasks: int = 18
+    rows: int = 200
     held_out: int = 5_000
     features: int = 16
     classes: int = 4

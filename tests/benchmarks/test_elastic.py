@@ -15,7 +15,7 @@ from benchmarks.clusters import Hrm
 from benchmarks.elastic import __main__ as command
 from benchmarks.elastic.arms import Run, Trained, Trainers, delivered, executors_over_time, run_arm
 from benchmarks.elastic.inputs import Expected, prepare
-from benchmarks.elastic.plan import ARMS, ELASTIC, QUICK, Plan, Training
+from benchmarks.elastic.plan import ARMS, COMPARED, ELASTIC, QUICK, Plan, Training
 from benchmarks.elastic.plot import draw
 from benchmarks.elastic.report import Outcome, document, mean_executors, report
 from hrm.config import hrm_home
@@ -143,7 +143,7 @@ def test_the_command_line_chooses_arms() -> None:
     given = command.parse_arguments(["--quick", "--only", "elastic,queues", "--runs", "2"])
     assert given.chosen == ["elastic", "queues"]
     assert (command.plan_of(given).runs, command.plan_of(given).trainings) == (2, QUICK.trainings)
-    assert command.parse_arguments([]).chosen == list(ARMS)
+    assert command.parse_arguments([]).chosen == list(COMPARED)
     for wrong in (["--only", "fair"], ["--runs", "0"]):
         with pytest.raises(SystemExit):
             command.parse_arguments(wrong)
