@@ -67,9 +67,9 @@ COMPARED = "static", "dynamic", "queues", ELASTIC
 class Plan:
     """The extent of the measurements.
 
-    ``tasks``: of an epoch, one for each shard of ``rows`` rows, twice as many as there are slots. ``held_out``: rows that no model is
-    trained on; accuracy is over these. ``better``: by so much an accuracy has to rise to count as
-    better.
+    ``tasks``: of an epoch, one for each shard of ``rows`` rows, twice as many as there are slots.
+    ``held_out``: rows that no model is trained on; accuracy is over these. ``better``: by so much
+    an accuracy has to rise to count as better.
     """
 
     runs: int = 3
