@@ -16,13 +16,15 @@ from hrm.sim.faults.plan_generator import draw
 from hrm.sim.run import run_plan
 
 SEEDS = range(60)
+CHUNKS = 4
 OTHERS = frozenset(KINDS) - {"sleep"} | {"scaling"}
 """A pool that is scaled loses nodes."""
 MASTER_S = 12.0
 
 
+@pytest.mark.parametrize("chunk", range(CHUNKS))
 def test_a_master_that_sleeps_costs_no_node_no_executor_and_no_application(
-    monkeypatch: pytest.MonkeyPatch,
+    chunk: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lost: list[str] = []
     lose, end = NodeRegistry._lose, MasterState.end_container
@@ -42,7 +44,8 @@ def test_a_master_that_sleeps_costs_no_node_no_executor_and_no_application(
     monkeypatch.setattr(NodeRegistry, "_lose", node_lost)
     monkeypatch.setattr(MasterState, "end_container", ended)
     sleeps = 0
-    for seed in SEEDS:
+    seeds = SEEDS[chunk::CHUNKS]
+    for seed in seeds:
         plan = draw(seed, Limits(without=OTHERS))
         faults = tuple(TimedFault(at_s, "sleep", 0.0, 0.99) for at_s in (2.0, 2.0 + 1.5 * MASTER_S))
         result = run_plan(replace(plan, faults=faults, horizon_s=4 * MASTER_S))
@@ -50,5 +53,5 @@ def test_a_master_that_sleeps_costs_no_node_no_executor_and_no_application(
         assert not result.violations, (seed, result.violations)
         ends = {why for why in result.outcomes.values() if "did not come back" in why}
         assert not ends, (seed, ends)
-    assert sleeps == 2 * len(SEEDS)
+    assert sleeps == 2 * len(seeds)
     assert lost == []
