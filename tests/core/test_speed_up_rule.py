@@ -97,17 +97,21 @@ def test_what_is_free_goes_where_it_adds_most_points() -> None:
     assert rule.propose(new._replace(free=2)) == Resize(1, 1)
 
 
-def test_a_worker_moves_only_where_it_is_worth_five_times_as_much() -> None:
-    # Half of 5/14: 1.8 points.
-    rule, full = SpeedUpRule(), flat("a", workers=4, paces={4: 8.0})
-    small = learns("b", workers=1)  # 2/3: 6.7 points
-    assert rule.propose(view(full, small, free=0)) is None
-    dear = small._replace(points=20.0)
-    assert rule.propose(view(full, dear, free=0)) == Resize(0, -1)
+def test_a_worker_moves_where_that_pays_for_five_epochs_of_both() -> None:
+    """Epochs of 12 s. One has 12.5 points of speed, of which the fourth worker is worth 1.8, half
+    of 5/14; to the other, which has 10, a second one is worth 6.7."""
+    rule, full = SpeedUpRule(), flat("a", workers=4, paces={4: 12.0}, epoch=30)
+    small = learns("b", workers=1, epoch=30)
+    assert (20.0 / 3 - 25.0 / 14) * 30 * 12 > 5 * 22.5 * 12
+    assert rule.propose(view(full, small, free=0)) == Resize(0, -1)
+    for job_of in (full, small):
+        others = [x for x in (full, small) if x is not job_of]
+        for few in (job_of._replace(epoch=27), job_of._replace(epochs_max=57)):
+            assert rule.propose(view(few, *others, free=0)) is None, "it would not pay any more"
     resized = full._replace(paces={3: 9.0})
-    assert rule.propose(view(resized, dear, free=0)) is None, "until its epochs have been seen"
-    assert rule.propose(view(full, dear._replace(since_resize=0), free=0)) is None
-    assert rule.propose(view(full._replace(may_shrink=False), dear, free=0)) is None
+    assert rule.propose(view(resized, small, free=0)) is None, "until its epochs have been seen"
+    assert rule.propose(view(full, small._replace(since_resize=0), free=0)) is None
+    assert rule.propose(view(full._replace(may_shrink=False), small, free=0)) is None
     assert rule.propose(view(full, free=0)) is None
     assert rule.propose(view(cold("a"), free=0)) is None
 

@@ -10,8 +10,9 @@ learns no more is worth half. Three rules follow, of which a moment has one:
   good half of a unit.
 - Something is free: it goes to the jobs to which it is worth most, to each all that it gets at
   once.
-- Neither: a worker moves where it is worth several times as much, for a move costs both jobs time.
-  It leaves a job whose epoch time with its present workers is known.
+- Neither: a worker moves to where it is worth more, if that will have paid for the time that the
+  move costs both jobs, some epochs, before one of them ends. It leaves a job whose epoch time with
+  its present workers is known.
 
 Where the job in question may not change yet, it is waited for, until it has reported enough or is
 silent for long: to resize the second best instead costs time twice. With few epochs left nothing
@@ -52,7 +53,7 @@ class SpeedUpRule:
 
     Args:
         waits: a worker is given up for what waits if it is worth less than this share of its first.
-        moves: a worker moves to where it is worth so many times as much.
+        pays: a move must be worth more than so many epochs of both jobs.
         learned: what a job that learns no more is worth, as a share.
         epochs_left: a job with fewer epochs before it is not resized.
     """
@@ -63,12 +64,12 @@ class SpeedUpRule:
         self,
         *,
         waits: float = 0.6,
-        moves: float = 5.0,
+        pays: float = 5.0,
         learned: float = 0.5,
         epochs_left: int = 10,
     ) -> None:
         self._waits = waits
-        self._moves = moves
+        self._pays = pays
         self._learned = learned
         self._epochs_left = epochs_left
 
@@ -83,13 +84,23 @@ class SpeedUpRule:
         if view.free:
             able = (place for _, place in takers if view.jobs[place].may_grow)
             return next((Resize(place, self.grant(view, place)) for place in able), None)
-        if not takers:
-            return None
-        ((most, taker),) = takers
-        if not view.jobs[taker].warm or not view.jobs[taker].since_resize:
+        return self._move(view, places, *takers[0]) if takers else None
+
+    def _move(
+        self, view: ElasticityView, places: Sequence[int], most: float, taker: int
+    ) -> Resize | None:
+        """The job whose last worker is worth least gives it up to ``taker``, if that pays."""
+        job = view.jobs[taker]
+        if not job.warm or not job.since_resize:
             return None
         settled = [n for n in places if n != taker and view.jobs[n].workers in view.jobs[n].paces]
-        return self._release(view, settled, 1, most / self._moves)
+        worth, giver = min(self._worths(view, settled, 0), default=(most, taker))
+        both = view.jobs[giver], job
+        if worth >= most or not both[0].may_shrink:
+            return None
+        left_s = min(_epochs_left(each) * each.seconds for each in both)
+        lost = self._pays * sum(self._speed(each) * each.seconds for each in both)
+        return Resize(giver, -1) if (most - worth) * left_s > lost else None
 
     def grant(self, view: ElasticityView, taker: int) -> int:
         """What the job at place ``taker`` gets of what is free, at least 1, where each worker goes
@@ -136,8 +147,20 @@ class SpeedUpRule:
 
     def _worth(self, job: ElasticJobView, workers: int) -> float:
         """Of a job's ``workers``-th worker."""
-        points = job.points * (self._learned if has_learned(job) else 1.0)
-        return points * speed_up(job.paces, workers)
+        return self._points(job) * speed_up(job.paces, workers)
+
+    def _speed(self, job: ElasticJobView) -> float:
+        """What all its workers are worth."""
+        return self._points(job) / epoch_share(job.paces, job.workers)
+
+    def _points(self, job: ElasticJobView) -> float:
+        return job.points * (self._learned if has_learned(job) else 1.0)
+
+
+def _epochs_left(job: ElasticJobView) -> int:
+    """Or as many as it has done, if those are fewer: many end before the last that they may do, and
+    some do not say how many that are."""
+    return min(job.epochs_max - job.epoch, job.epoch)
 
 
 def has_learned(job: ElasticJobView) -> bool:
@@ -151,10 +174,14 @@ def has_learned(job: ElasticJobView) -> bool:
 def speed_up(paces: Mapping[int, float], workers: int) -> float:
     """What a job's ``workers``-th worker, from 1, adds to its speed, in units of that of one;
     ``paces``: see ``serial_share``."""
+    before = 1.0 / epoch_share(paces, workers - 1) if workers > 1 else 0.0
+    return 1.0 / epoch_share(paces, workers) - before
+
+
+def epoch_share(paces: Mapping[int, float], workers: int) -> float:
+    """What an epoch takes with so many workers, over what it takes with one."""
     serial = serial_share(paces)
-    speed = 1.0 / (serial + (1.0 - serial) / workers)
-    before = 1.0 / (serial + (1.0 - serial) / (workers - 1)) if workers > 1 else 0.0
-    return speed - before
+    return serial + (1.0 - serial) / workers
 
 
 def serial_share(paces: Mapping[int, float]) -> float:
