@@ -12,7 +12,6 @@ from hrm.testing.virtual import VirtualCluster, unit
 from hrm.wire import applications
 from hrm.wire import appmaster as appmaster_wire
 
-
 WHOLE = (-1, 2**63, -(2**63))
 ANY = ("NaN", "Infinity", "-Infinity", -1.0, 2.0**63, 1e308)
 """As the plugin writes them."""

@@ -163,8 +163,8 @@ class ElasticApplications:
             self._decide()
 
     def _begins_another(self, app: Application, report: TrainingReport) -> bool:
-        """Whether it is the first epoch of another model, such as the next of a grid search: numbers
-        begin again, where they did before or at 0 or 1."""
+        """Whether it is the first epoch of another model, such as the next of a grid search: its
+        numbers begin again, where they did before or at 0 or 1."""
         job = self.core.jobs.get(app.application_id)
         if job is None or job.reports < self.core.settings.warm_reports:
             return False
