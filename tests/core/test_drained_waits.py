@@ -50,6 +50,4 @@ def test_what_waits_for_drained_nodes_says_so_and_how_to_undo_it(has_queues: boo
     last = cluster.submit(1, Resources(1, 10), queue=queue, name="last")
     cluster.settle()
     for why in reasons(cluster, last):
-        assert (
-            "nothing new starts, since all 2 nodes are drained (n0, n1): hrm node drain" in why
-        )
+        assert "nothing new starts, since all 2 nodes are drained (n0, n1): hrm node drain" in why
