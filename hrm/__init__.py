@@ -20,8 +20,8 @@ def report(
 
     An application that reports is elastic: within its limits it gets executors while it learns, and
     gives them up once it does not (docs/elastic-training.md). It costs a call into the driver's
-    JVM, and never raises for what the model has come to: a loss that is no number is passed on, and
-    not counted.
+    JVM, and never raises for what the model has come to: a loss that is no number, or a number
+    that is too large for a JVM, is passed on, and not counted.
 
     Args:
         epoch: a number that grows, from 0.

@@ -45,7 +45,8 @@ def draw(
     panel.set_title(queue or "all queues", loc="left")
     if pool is not None:
         panel.set_xlabel(f"nodes for P90 of the next: {pool.nodes[0]}")
-    panel.legend(loc="upper left")
+    # Within the panel it would cover what is drawn there.
+    panel.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=3, frameon=False)
     figure.autofmt_xdate()
     try:
         figure.savefig(path, format=kind, dpi=120, metadata={"Date": None} if kind == "svg" else {})

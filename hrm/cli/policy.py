@@ -41,6 +41,8 @@ _TRAINERS = {
     "ldwp-set": "hrm.learn.ldwp_set",
     "rlpto": "hrm.learn.ppo",
 }
+_NO_MODEL = "none"
+"""As guards say it that have none (``hrm.policies.elasticity.guarded``)."""
 NODES_SHOWN = 8
 _MANY_RUNS = 2_000
 """Sets in a table of co-runs that take long to rank."""
@@ -64,7 +66,8 @@ def show(
             "no learned policy is in use, by the master or by a node; to use one, set "
             "pipeline_policy of the master (ldwp, ldwp-set) or of agents (iawp, dqngpu), or, "
             "for containers and for the number of workers, placement_candidate and "
-            "pipeline_resize_candidate of the master; to train one: hrm policy train"
+            "pipeline_resize_candidate of the master, or, for the executors of trainings, its "
+            "elasticity_policy (rlpto); to train one: hrm policy train"
         )
     queries.show(response, output, lambda _: policies_view(response))
 
@@ -119,7 +122,9 @@ def train(
         Path | None,
         typer.Option("--out", metavar="FILE", help="Default: NAME-VERSION.npz, here."),
     ] = None,
-    version: Annotated[int, typer.Option("--version", min=0, help="Of the model.")] = 3,
+    version: Annotated[
+        int, typer.Option("--version", min=0, help="Of the model; greater ones win.")
+    ] = 3,
     from_shadow: Annotated[
         Path | None,
         typer.Option(
@@ -131,8 +136,8 @@ def train(
     ] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Train a policy on this machine; more options: python -m hrm.learn.ldwp_set --help, or
-    hrm.learn.ldwp, or, for rlpto, hrm.learn.ppo."""
+    """Train a policy on this machine. All other options, with their defaults: python -m
+    hrm.learn.ldwp_set --help, of ldwp: hrm.learn.ldwp, of rlpto: hrm.learn.ppo."""
     path = out or Path(f"{name}-{version}.npz")
     words = ["--out", str(path), "--version", str(version), *context.args]
     if from_shadow is not None:
@@ -266,6 +271,13 @@ def policy_view(policy: policy_pb2.LearnedPolicy) -> RenderableType:
     if policy.fallbacks:
         counts = sorted(policy.fallbacks.items(), key=lambda item: (-item[1], item[0]))
         lines.append("  fell back: " + ", ".join(f"{plain(reason)} {n}" for reason, n in counts))
+    if policy.model == _NO_MODEL:
+        name = plain(policy.policy)
+        lines.append(
+            f"  without a model {plain(policy.heuristic)} decides alone; hrm policy train {name} "
+            f"makes one, for the directory models below the master's state directory, from where "
+            f"the next start takes it"
+        )
     if policy.last:
         lines.append(f"  last: {plain(policy.last)}")
     if policy.HasField("breaker_s"):

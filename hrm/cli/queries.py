@@ -326,12 +326,20 @@ def app_priority(
 
     What waits is in the new order at once; what runs is not disturbed.
     """
-    from hrm.v1.admin_pb2 import ChangePriorityRequest
+    from hrm.v1.admin_pb2 import ChangePriorityRequest, GetApplicationRequest
 
     request = ChangePriorityRequest(application_id=application_id, steps=_steps(steps))
+    known = GetApplicationRequest(application_id=application_id, containers_limit=1)
     with _application_known(), client.connect(master) as connection:
+        before = connection.admin.GetApplication(known, timeout=timeout)
         changed = connection.admin.ChangePriority(request, timeout=timeout)
     show(changed, output, lambda render: render.applications_table([changed]))
+    if before.priority_class and before.priority_tenths == changed.priority_tenths:
+        console.note(
+            "its priority stays as it was: it is at the end of its range, or the steps of this "
+            "period, which are summed (priority_period_s), have changed its class already. These "
+            f"count all the same; hrm app why {application_id} shows what brought it there"
+        )
 
 
 def _steps(typed: str) -> int:
@@ -339,7 +347,7 @@ def _steps(typed: str) -> int:
     number = typed[1:] or "1"
     if typed[:1] not in ("+", "-") or not number.isdecimal() or not 1 <= int(number) <= STEPS_MAX:
         raise errors.InvalidRequest(
-            f"{shown(typed, 40)} is neither + nor -, nor one of them with a number from 1 to "
+            f"STEPS is {shown(typed, 40)!r}: give + or -, or one of them with a number from 1 to "
             f"{STEPS_MAX}, as +3"
         )
     return int(typed[0] + number)

@@ -179,6 +179,7 @@ class PolicyGuard(Generic[V, D]):
         check: raises ``Doubt`` where a decision of ``learned`` that came in time must not count;
             its own time does not count.
         budget_s: of a question, where that is not the one of ``bounds``.
+        missing: why ``learned`` never decides; shown until there is a fallback.
     """
 
     def __init__(
@@ -196,6 +197,7 @@ class PolicyGuard(Generic[V, D]):
         bounds: GuardBounds | None = None,
         check: Callable[[V, D], None] | None = None,
         budget_s: Callable[[V], float] | None = None,
+        missing: str = "",
     ) -> None:
         self.policy = policy
         self.kind = kind
@@ -225,7 +227,8 @@ class PolicyGuard(Generic[V, D]):
             ratio_max=self.bounds.failed_ratio,
         )
         self._rolled_back_at: float | None = None
-        self._rolled_back_why = self._last = self._last_user = ""
+        self._rolled_back_why = self._last_user = ""
+        self._last = missing
         self.draw_key = b""
         """The secret of the hash that draws; without one, who chooses keys chooses sides."""
         self.user_of: Callable[[str], str] = lambda key: ""

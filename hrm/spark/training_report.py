@@ -1,7 +1,9 @@
 """How a driver in Python reports what its model has come to: through py4j to the plugin.
 
 The plugin keeps the report until the AppMaster fetches it (``TrainingReports.scala``), which sends
-it to the master with its counts. Nothing waits for any of them.
+it to the master with its counts. Nothing waits for any of them. What a JVM's numbers cannot hold
+becomes the nearest that they can, or infinite: the master refuses it and says why, and the program
+goes on.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from typing import Any
 
 __all__ = ["send"]
 
+_LONG_MAX = 2**63 - 1
 _lock = threading.Lock()
 _reported_at_s: dict[str, float] = {}
 """By application, when it last reported. One driver has few of these."""
@@ -41,9 +44,17 @@ def send(epoch: int, loss: float, accuracy: float | None, epochs: int | None = N
     reports = context._jvm.org.apache.spark.scheduler.cluster.hrm.TrainingReports
     if not isinstance(reports, JavaClass):
         return False  # this Spark has no plugin of HRM, or an older one
-    stated = math.nan if accuracy is None else float(accuracy)
-    most = int(epochs or 0)
-    return bool(reports.report(context._jsc.sc(), int(epoch), float(loss), stated, seconds, most))
+    stated = math.nan if accuracy is None else _double(accuracy)
+    number, most = (min(int(count), _LONG_MAX) for count in (epoch, epochs or 0))
+    done = reports.report(context._jsc.sc(), number, _double(loss), stated, seconds, most)
+    return bool(done)
+
+
+def _double(value: Any) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
 
 
 def _since_last(application_id: str) -> float:

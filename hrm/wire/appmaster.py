@@ -33,6 +33,7 @@ __all__ = [
 ]
 
 _INT32_MAX = 2**31 - 1
+_INT64_MAX = 2**63 - 1
 _QUERIES_MAX = request_bounds.FIELDS["Progress.streaming_queries"].count
 _HOSTS_MAX = request_bounds.FIELDS["ExcludedHosts.hosts"].count
 _STAGES_MAX = request_bounds.FIELDS["Progress.stages"].count
@@ -333,16 +334,22 @@ def _executor_tasks(report: Mapping[str, Any]) -> common_pb2.ExecutorTasks:
 
 
 def _training(report: Mapping[str, Any]) -> common_pb2.TrainingReport:
-    """Jackson writes what is no number as a string."""
+    """As stated: the master refuses what cannot be, with the reason. Jackson writes what is no
+    number as a string."""
     message = common_pb2.TrainingReport(
-        epoch=max(0, int(report["epoch"])),
+        epoch=_held(int(report["epoch"])),
         loss=float(report["loss"]),
-        seconds=max(0.0, float(report["seconds"])),
-        epochs=max(0, int(report.get("epochs", 0))),
+        seconds=float(report["seconds"]),
+        epochs=_held(int(report.get("epochs", 0))),
     )
     if report.get("accuracy") is not None:
         message.accuracy = float(report["accuracy"])
     return message
+
+
+def _held(number: int) -> int:
+    """The nearest number that the wire can hold."""
+    return max(-_INT64_MAX, min(number, _INT64_MAX))
 
 
 def _stage(report: Mapping[str, Any]) -> common_pb2.StageProgress:

@@ -46,14 +46,16 @@ def to_executor_tasks(message: common.Progress) -> tuple[ExecutorTasks, ...]:
 
 
 def to_training(message: common.Progress) -> tuple[TrainingReport, ...]:
-    """Losses and accuracies as stated: who reads them says which are none."""
+    """As stated, whatever that is: an error here would end the application's session, and with it
+    the application, for what its model has come to. ``hrm.core.elasticity.stated_report`` has
+    the bounds, and which report does not count is for people to read."""
     return tuple(
         TrainingReport(
-            epoch=codec.to_whole(each.epoch, "epoch", 0, codec.COUNT_MAX),
+            epoch=each.epoch,
             loss=each.loss,
             accuracy=each.accuracy if each.HasField("accuracy") else None,
-            seconds=codec.to_amount(each.seconds, "seconds"),
-            epochs=codec.to_whole(each.epochs, "epochs", 0, codec.COUNT_MAX),
+            seconds=each.seconds,
+            epochs=each.epochs,
         )
         for each in message.training
     )

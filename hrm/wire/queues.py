@@ -108,7 +108,10 @@ def _created(message: pb.QueueStated, tree: QueueTree, _unset: Iterable[str]) ->
 def _changed(message: pb.QueueStated, tree: QueueTree, unset: Iterable[str]) -> QueueSpec:
     """What is stated of the queue, where the message does not state another value. An amount is one
     value, of whatever resources it is."""
-    name = queue_named(tree, message.name)
+    try:
+        name = queue_named(tree, message.name)
+    except NotFound as error:
+        raise NotFound(f"{error.message}; hrm queue create makes one") from None
     fields = spec_fields(tree.specs[name])
     for key in unset:
         if key not in pb.QueueStated.DESCRIPTOR.fields_by_name or key == "name":

@@ -177,6 +177,7 @@ class FakeMaster(admin_pb2_grpc.AdminServiceServicer):
         self.drains_any = False
         self.hides = False
         self.containers_total = 1
+        self.priority_tenths = 0
         self.recovery: admin_pb2.Recovery | None = None
         self.token_file = Path()
 
@@ -216,6 +217,9 @@ class FakeMaster(admin_pb2_grpc.AdminServiceServicer):
         application = example_application()
         application.gang_min = self.gang_min
         application.containers_total = self.containers_total
+        if self.priority_tenths:
+            application.priority_class = common_pb2.PRIORITY_CLASS_NORMAL
+            application.priority_tenths = self.priority_tenths
         if self.hides:
             hide_application(application)
         return application

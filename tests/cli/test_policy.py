@@ -12,6 +12,7 @@ from typer.testing import Result
 
 from hrm.pipelines.policies.cluster import load
 from hrm.policies import model_files
+from hrm.v1.policy_pb2 import LearnedPolicy
 from tests.cli.conftest import FakeMaster
 from tests.cli.fake_policies import FakePolicies, candidate, of_agent
 
@@ -67,9 +68,24 @@ def test_nothing_to_show_is_reported(hrm: Run, policies: FakePolicies) -> None:
     result = hrm("policy", "show")
     assert (result.exit_code, result.stdout.strip()) == (0, "")
     assert "no learned policy is in use" in result.stderr
+    assert "elasticity_policy" in result.stderr
     assert "hrm policy set ldwp-set shadow" in hrm("policy", "shadow", "ldwp-set").stderr
     failed = hrm("policy", "show", "nobody")
     assert (failed.exit_code, "no learned policy" in failed.stderr) == (1, True)
+
+
+def test_a_policy_without_a_model_says_what_that_means_and_how_to_make_one(
+    hrm: Run, policies: FakePolicies
+) -> None:
+    policies.one = LearnedPolicy(
+        policy="rlpto", kind="elasticity", heuristic="speed-up", model="none", mode="shadow",
+        last="there are no weights for rlpto in /m",
+    )  # fmt: skip
+    shown = " ".join(hrm("policy", "show").stdout.split())
+    assert "without a model speed-up decides alone; hrm policy train rlpto makes one" in shown
+    assert "there are no weights for rlpto in /m" in shown
+    policies.one.model = "rlpto-1"
+    assert "without a model" not in hrm("policy", "show").stdout
 
 
 def test_train_writes_a_model(hrm: Run, tmp_path: Path) -> None:

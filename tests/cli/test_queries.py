@@ -251,11 +251,20 @@ def test_a_priority_is_changed_by_steps(
     assert shown in result.stdout
 
 
-@pytest.mark.parametrize("typed", ["3", "+0", "+x", "--3", "++", "+1001", "up"])
+def test_steps_without_effect_are_reported_as_such(hrm: Run, master: FakeMaster) -> None:
+    for before, stays in ((20, False), (23, True)):
+        master.priority_tenths = before
+        result = hrm("app", "priority", APPLICATION, "+3")
+        assert "2.3 normal" in result.stdout
+        assert ("its priority stays as it was" in result.stderr) is stays
+
+
+@pytest.mark.parametrize("typed", ["", "3", "+0", "+x", "--3", "++", "+1001", "up"])
 def test_what_is_no_step_is_refused(hrm: Run, master: FakeMaster, typed: str) -> None:
     result = hrm("app", "priority", APPLICATION, typed)
     assert result.exit_code == 1
     assert "as +3" in result.stderr
+    assert f"STEPS is '{typed}'" in result.stderr
 
 
 def test_kill_passes_the_reason_on(hrm: Run, master: FakeMaster) -> None:

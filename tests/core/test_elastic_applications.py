@@ -52,16 +52,26 @@ class Trainings:
         self, app: ApplicationId, accuracy: float | None, loss: float = 0.5, **more: float
     ) -> None:
         self.epochs[app] += 1
-        epoch = int(more.get("epoch", self.epochs[app]))
-        seconds = more.get("seconds", 1.0)
-        report = TrainingReport(epoch=epoch, loss=loss, accuracy=accuracy, seconds=seconds)
+        report = TrainingReport(
+            epoch=int(more.get("epoch", self.epochs[app])),
+            loss=loss,
+            accuracy=accuracy,
+            seconds=more.get("seconds", 1.0),
+            epochs=int(more.get("epochs", 0)),
+        )
+        self.together(app, report)
+
+    def together(self, app: ApplicationId, *reports: TrainingReport) -> None:
         self.cluster.advance(1.0)
         self.cluster.submit_to_master(
             e.ProgressReported(
-                now=self.cluster.now, application_id=app, progress=PROGRESS, training=(report,)
+                now=self.cluster.now, application_id=app, progress=PROGRESS, training=reports
             )
         )
         self.cluster.settle()
+
+    def line(self, app: ApplicationId) -> str:
+        return self.cluster.master.elastic.line(self.cluster.app(app))
 
     def limit(self, app: ApplicationId) -> int | None:
         return self.cluster.app(app).executors_max
@@ -191,7 +201,7 @@ def test_executors_move_to_one_that_learns_and_has_few() -> None:
     trainings = Trainings(cores=11)
     flat, learns = trainings.submit(10), trainings.submit(6)
     assert trainings.cluster.states(learns)["running"] == 1
-    for epoch in range(30):
+    for epoch in range(80):
         for app, accuracy in ((learns, learning(epoch)), (flat, converged(epoch))):
             seconds = 0.2 + 0.8 / trainings.cluster.states(app)["running"]
             trainings.report(app, accuracy, seconds=seconds)
@@ -352,6 +362,75 @@ def test_a_report_that_is_none_changes_nothing_and_is_explained(
     line = trainings.cluster.master.elastic.line(trainings.cluster.app(app))
     assert line.startswith("its latest report of its training does not count")
     assert says in line
+
+
+def test_what_a_driver_counts_is_refused_in_its_own_numbers() -> None:
+    trainings = Trainings(cores=4)
+    app = trainings.submit(4)
+    trainings.report(app, 0.5, epoch=0)
+    trainings.report(app, 0.5, epoch=0)
+    assert trainings.line(app).endswith("epoch 0 came after epoch 0: report numbers that grow")
+    trainings.report(app, 0.5, epoch=6, epochs=5)
+    assert trainings.line(app).endswith("is 6: report one from 0 to 5, or state more epochs")
+    trainings.report(app, 0.5, epoch=6, epochs=100)
+    assert "does not count" not in trainings.line(app), "it has stated more"
+    trainings.report(app, 0.5, epoch=100)
+    assert "does not count" not in trainings.line(app), "and need not repeat it"
+    trainings.report(app, 2.0, epoch=101)
+    latest = trainings.cluster.app(app).training
+    assert latest is not None
+    assert (latest.epoch, latest.accuracy) == (100, 0.5), "shown is what counts"
+
+
+@pytest.mark.parametrize(
+    ("loss", "counts"), [(-120.5, False), (0.0, True), (5e-324, True), (1e308, True)]
+)
+def test_a_loss_below_0_needs_an_accuracy_and_the_reason_says_so(loss: float, counts: bool) -> None:
+    trainings = Trainings(cores=4)
+    app = trainings.submit(4)
+    trainings.report(app, None, loss=loss)
+    if counts:
+        assert "does not count" not in trainings.line(app)
+        return
+    assert "loss is -120.5, and without an accuracy one below 0" in trainings.line(app)
+    assert trainings.line(app).endswith("report an accuracy, too, a fraction from 0 to 1")
+    trainings.report(app, 0.5, loss=loss)
+    assert "does not count" not in trainings.line(app)
+
+
+def gain(*stray: float, **more: float) -> float:
+    """An epoch, of a model whose loss falls from 2, with ``stray`` ones after the third epoch."""
+    trainings = Trainings(cores=4)
+    app = trainings.submit(4)
+    for epoch in range(24):
+        trainings.report(app, None, loss=2.0 - 0.05 * epoch)
+        for loss in stray if epoch == 2 else ():
+            trainings.report(app, None, loss=loss, **more)
+    return trainings.cluster.master.elastic.core.jobs[app].trend.change
+
+
+def test_a_loss_that_does_not_count_leaves_no_trace_and_one_astray_none_that_lasts() -> None:
+    assert gain(1e300, epoch=1) == gain(), "it was refused: epoch 1 has been reported"
+    assert gain(1e308) == pytest.approx(gain(), rel=1e-3)
+    assert gain() == pytest.approx(0.05 / 1.95)
+
+
+@pytest.mark.parametrize("first", [0, 1, 5])
+def test_models_that_share_a_progress_report_are_told_apart(first: int) -> None:
+    """The last epoch of one model and the first ones of the next arrive together."""
+    trainings = Trainings(cores=4)
+    app, _ = trainings.submit(4), trainings.submit(8)
+    for epoch in range(14):
+        trainings.report(app, converged(epoch), epoch=first + epoch)
+        trainings.keep_to_limit(app)
+    assert trainings.limit(app) == 1
+    numbers = (first + 14, first, first + 1)
+    trainings.together(app, *(TrainingReport(epoch=x, loss=0.5, accuracy=0.1) for x in numbers))
+
+    assert trainings.limit(app) is None, "another model has no limit yet"
+    job = trainings.cluster.master.elastic.core.jobs[app]
+    assert (job.reports, job.epoch) == (2, first + 2)
+    assert "has reported too few epochs" in trainings.line(app)
 
 
 def limited() -> tuple[Trainings, ApplicationId]:

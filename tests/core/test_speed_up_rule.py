@@ -106,7 +106,7 @@ def test_a_worker_moves_where_that_pays_for_five_epochs_of_both() -> None:
     assert rule.propose(view(full, small, free=0)) == Resize(0, -1)
     for job_of in (full, small):
         others = [x for x in (full, small) if x is not job_of]
-        for few in (job_of._replace(epoch=27), job_of._replace(epochs_max=57)):
+        for few in (job_of._replace(epoch=22), job_of._replace(epochs_max=52)):
             assert rule.propose(view(few, *others, free=0)) is None, "it would not pay any more"
     resized = full._replace(paces={3: 9.0})
     assert rule.propose(view(resized, small, free=0)) is None, "until its epochs have been seen"

@@ -337,6 +337,12 @@ async def test_what_is_learned_is_listed_by_queue(tmp_path: Path) -> None:
             await found(co_runners_limit=-1)
 
 
+async def test_a_change_of_a_queue_that_is_not_there_says_how_to_make_one(tmp_path: Path) -> None:
+    async with running(tmp_path) as master:
+        with refused(NOT_FOUND, "that there are; hrm queue create makes one"):
+            await change(master, queues=[pb.QueueStated(name="root.etl", weight=2)])
+
+
 async def test_the_token_is_asked_for(tmp_path: Path) -> None:
     async with running(tmp_path) as master, rpc.channel(master.address, "wrong" * 5) as channel:
         stub: Any = queues_pb2_grpc.QueueServiceStub(channel)

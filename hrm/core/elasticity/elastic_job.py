@@ -11,6 +11,7 @@ import math
 import statistics
 from collections import deque
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -20,6 +21,7 @@ from hrm.core.elasticity.elasticity_messages import (
     TrainingReported,
     TrainingStarted,
 )
+from hrm.core.elasticity.stated_report import fraction_problem
 from hrm.core.vocabulary.model import ApplicationId
 
 __all__ = [
@@ -120,6 +122,8 @@ class ElasticJob:
         self.history: list[EpochSample] = []
         self._epochs_s: dict[int, deque[float]] = {}
         self.paces: dict[int, float] = {}
+        self.first = 0
+        """The first epoch that it has reported; 0: there is none."""
         self.reports = 0
         self.below = 0
         self.below_at_minimum = 0
@@ -147,19 +151,26 @@ class ElasticJob:
             if not math.isfinite(value):
                 detail = f"{name} is {value}: report a finite number, or skip this epoch"
                 return ReportProblem.NOT_FINITE, detail
-        if not 0.0 <= report.accuracy <= 1.0:
-            detail = f"accuracy is {report.accuracy}: report a fraction, 0 to 1"
+        if detail := fraction_problem("accuracy", report.accuracy):
             return ReportProblem.OUT_OF_RANGE, detail
-        if not report.seconds > 0.0 or not 1 <= report.epoch <= self.about.epochs_max:
+        if not report.seconds > 0.0:
+            detail = f"seconds is {report.seconds}: report more than 0"
+            return ReportProblem.OUT_OF_RANGE, detail
+        most, off = report.epochs_max or self.about.epochs_max, self.about.counts_from - 1
+        if not 1 <= report.epoch <= most:
             detail = (
-                f"epoch {report.epoch} in {report.seconds} s: report seconds above 0 and an epoch "
-                f"of 1 to {self.about.epochs_max}"
+                f"epoch is {report.epoch + off}: report one from {1 + off} to {most + off}, or "
+                f"state more epochs"
             )
             return ReportProblem.OUT_OF_RANGE, detail
         if report.epoch <= self.epoch:
             same = report.epoch == self.epoch
             problem = ReportProblem.REPEATED if same else ReportProblem.OUT_OF_ORDER
-            return problem, f"epoch {report.epoch} came after epoch {self.epoch}: it is ignored"
+            detail = (
+                f"epoch {report.epoch + off} came after epoch {self.epoch + off}: report numbers "
+                f"that grow"
+            )
+            return problem, detail
         if report.now < self.reported_at:
             detail = f"it came {self.reported_at - report.now:.3g} s before the one before it"
             return ReportProblem.CLOCK, detail
@@ -167,6 +178,9 @@ class ElasticJob:
 
     def accept(self, report: TrainingReported, warm_reports: int) -> None:
         """Take in a report that has no problem."""
+        if report.epochs_max is not None:
+            self.about = replace(self.about, epochs_max=report.epochs_max)
+        self.first = self.first or report.epoch
         self.trend.add(report.epoch, report.accuracy)
         self.history.append(
             EpochSample(report.epoch, report.loss, report.accuracy, report.seconds, self.workers)

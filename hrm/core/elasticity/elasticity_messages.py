@@ -47,6 +47,7 @@ class TrainingStarted:
     ``workers_min``, ``workers_max``: what it may be resized to. ``epochs_max``: its iteration
     limit. ``beta``: the change of accuracy per epoch, as a fraction, below which it counts as
     converging. ``points``: what its completion is worth. ``scale``: 0 small, 1 medium, 2 large.
+    ``counts_from``: its own number of its first epoch, which is 1 here; for people.
     """
 
     now: float
@@ -59,6 +60,7 @@ class TrainingStarted:
     points: float = 10.0
     scale: int = 1
     tenant: str = ""
+    counts_from: int = 1
 
 
 @record
@@ -67,6 +69,7 @@ class TrainingReported:
 
     ``epoch``: from 1. ``accuracy``: a fraction, 0..1. ``seconds``: that the epoch took.
     ``running``: the job's workers that run now, which may be fewer than its target; 0: as many.
+    ``epochs_max``: the job's iteration limit from now on; None: as before.
     """
 
     now: float
@@ -77,6 +80,7 @@ class TrainingReported:
     accuracy: float
     seconds: float
     running: int = 0
+    epochs_max: int | None = None
 
 
 @record

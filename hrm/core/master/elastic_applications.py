@@ -15,7 +15,10 @@ hold goes back to those that learn, and where none of them could have more, to t
 An application that reports nothing is never touched, nor a stream, nor a driver of a submission.
 One that has been silent for long, or whose epochs begin again, as those of another model do, begins
 again without a limit.
-An accuracy that is not stated is taken from the loss: the part of the greatest loss that is gone.
+A progress report may have the last epochs of one model and the first of the next.
+An accuracy that is not stated is taken from the loss: the part of the greatest loss that is gone
+(``hrm.core.elasticity.stated_report``). What a driver states that cannot be does not count, and
+ends nothing.
 
 To look at all that waits, and at all rows for what is free, costs as much as the cluster is large.
 That is done ``_LOOKS_S`` apart for an application, however much it reports.
@@ -27,14 +30,13 @@ of the application that is asked about; other sizes see it as it is.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 from hrm.core.elasticity.beta_rule import ElasticityPolicy
 from hrm.core.elasticity.elasticity_core import ElasticityCore, ElasticitySettings
 from hrm.core.elasticity.elasticity_messages import (
     ElasticCapacityChanged,
-    ElasticityCommand,
     RefuseReport,
     SetWorkers,
     TrainingEnded,
@@ -43,6 +45,7 @@ from hrm.core.elasticity.elasticity_messages import (
     TrainingWorkersChanged,
 )
 from hrm.core.elasticity.speed_up_rule import speed_up
+from hrm.core.elasticity.stated_report import EPOCHS_MAX, LossScale, problem_in
 from hrm.core.master.elastic_demand import ElasticDemand, wanted_executors
 from hrm.core.master.entities import Application, Container
 from hrm.core.master.placement import PlacementCoordinator
@@ -61,18 +64,16 @@ __all__ = ["ElasticApplications"]
 
 _FIRST_EPOCH = 1
 """Some count from 0, and some from 1."""
-_EPOCHS_MAX = 10**9
-"""Where the application does not say how many there will be."""
 _LEAST_S = 1e-3
 _LOOKS_S = 0.1
 
 
 @dataclass(slots=True)
 class _Training:
-    """``greatest_loss``: of the finite ones so far. ``problem``: why its latest report does not
-    count; empty if it does. ``looked_s``: when it was last decided on a report of its."""
+    """``losses``: what its losses are worth. ``problem``: why its latest report does not count;
+    empty if it does. ``looked_s``: when it was last decided on a report of its."""
 
-    greatest_loss: float = math.nan
+    losses: LossScale = field(default_factory=LossScale)
     problem: str = ""
     looked_s: float = -math.inf
 
@@ -108,26 +109,31 @@ class ElasticApplications:
         """An application has reported epochs, the latest last."""
         if not reports:
             return
-        app.training = reports[-1]
-        if self.policy is None or app.is_driver:
-            return
-        if app.record.workload_class is WorkloadClass.STREAM:
+        is_stream = app.record.workload_class is WorkloadClass.STREAM
+        if self.policy is None or app.is_driver or is_stream:
+            sound = [report for report in reports if not problem_in(report)]
+            app.training = sound[-1] if sound else app.training
             self.forget(app, now)
             return
-        if self._begins_another(app, reports[0]):
-            self.forget(app, now)
         training = self._trainings.setdefault(app.application_id, _Training())
-        if not self._follow(app, reports[-1], now):
-            return
         is_due = now >= training.looked_s + _LOOKS_S
-        if is_due:
-            training.looked_s = now
-            self._capacity(app, now)
+        is_known, has_looked = False, False
         running = sum(x.state is ContainerState.RUNNING for x in wanted_executors(app))
         for report in reports:
-            event = _event(app, training, report, now, running)
-            self._take(training, self.core.reported(event))
-        if is_due:
+            training.problem = problem_in(report)
+            if training.problem:
+                continue
+            if self._begins_another(app, report):
+                training, is_known = self._begin_another(app, training, now), False
+            is_known = is_known or self._follow(app, report, now)
+            if not is_known:
+                app.training = report
+                continue
+            if is_due and not has_looked:
+                training.looked_s, has_looked = now, True
+                self._capacity(app, now)
+            self._take(app, training, report, now, running)
+        if has_looked:
             self._decide()
 
     def forget(self, app: Application, now: float) -> None:
@@ -157,10 +163,18 @@ class ElasticApplications:
             self._decide()
 
     def _begins_another(self, app: Application, report: TrainingReport) -> bool:
-        """Whether it is the first epoch of another model, such as the next of a grid search."""
+        """Whether it is the first epoch of another model, such as the next of a grid search: its
+        numbers begin again, where they did before or at 0 or 1."""
         job = self.core.jobs.get(app.application_id)
-        is_first = report.epoch <= _FIRST_EPOCH
-        return job is not None and is_first and job.reports >= self.core.settings.warm_reports
+        if job is None or job.reports < self.core.settings.warm_reports:
+            return False
+        return report.epoch <= max(_FIRST_EPOCH, job.first - 1)
+
+    def _begin_another(self, app: Application, training: _Training, now: float) -> _Training:
+        """What is known of its other models says nothing of this one."""
+        self.forget(app, now)
+        self._trainings[app.application_id] = another = _Training(looked_s=training.looked_s)
+        return another
 
     def _trains_no_more(self, name: ApplicationId, now: float) -> bool:
         """Whether it has been silent for long: it scores, writes, or does what it has not said."""
@@ -170,10 +184,10 @@ class ElasticApplications:
         """For ``hrm app why``; empty where it is not elastic."""
         training = self._trainings.get(app.application_id)
         job = self.core.jobs.get(app.application_id)
+        if training is not None and training.problem:
+            return f"its latest report of its training does not count: {training.problem}"
         if training is None or job is None:
             return ""
-        if training.problem:
-            return f"its latest report of its training does not count: {training.problem}"
         gain = job.trend.change
         says = "has reported too few epochs to say what it gains"
         if job.reports >= self.core.settings.warm_reports and math.isfinite(gain):
@@ -204,9 +218,10 @@ class ElasticApplications:
                     workers=has,
                     workers_min=least,
                     workers_max=wanted,
-                    epochs_max=report.epochs + 1 if report.epochs else _EPOCHS_MAX,
+                    epochs_max=_last_epoch(report) or EPOCHS_MAX + 1,
                     beta=self._master_state.bounds.elastic_beta,
                     tenant=str(app.record.queue),
+                    counts_from=0,
                 )
             )
         elif app.executors_max is None and wanted:
@@ -254,11 +269,21 @@ class ElasticApplications:
                 if isinstance(command, SetWorkers):
                     self._set(command)
 
-    def _take(self, training: _Training, commands: list[ElasticityCommand]) -> None:
-        training.problem = ""
-        for command in commands:
+    def _take(
+        self,
+        app: Application,
+        training: _Training,
+        report: TrainingReport,
+        now: float,
+        running: int,
+    ) -> None:
+        """Let a report count, or keep why it does not."""
+        for command in self.core.reported(_event(app, training.losses, report, now, running)):
             if isinstance(command, RefuseReport):
                 training.problem = command.detail
+        if not training.problem:
+            training.losses.accept(report.loss)
+            app.training = report
 
     def _set(self, command: SetWorkers) -> None:
         app = self._master_state.applications[command.job_id]
@@ -279,26 +304,25 @@ def _waits(container: Container) -> bool:
     return container.queued and container.state is ContainerState.ASSIGNED
 
 
+def _last_epoch(report: TrainingReport) -> int | None:
+    """As the core counts them; None: not stated. An application may count from 1, too."""
+    return report.epochs + 1 if report.epochs else None
+
+
 def _event(
-    app: Application, training: _Training, report: TrainingReport, now: float, running: int
+    app: Application, losses: LossScale, report: TrainingReport, now: float, running: int
 ) -> TrainingReported:
     """As the core takes it: epochs from 1, and an accuracy in any case."""
-    accuracy = report.accuracy
-    if math.isfinite(report.loss) and not report.loss <= training.greatest_loss:
-        training.greatest_loss = report.loss
-    if accuracy is None:
-        gone = (
-            1.0 - report.loss / training.greatest_loss if training.greatest_loss > 0 else math.nan
-        )
-        accuracy = min(1.0, max(0.0, gone)) if math.isfinite(gone) else gone
     since_s = report.seconds or now - (app.record.first_running_at_s or now)
+    stated = report.accuracy
     return TrainingReported(
         now=now,
         sender=app.application_id,
         job_id=app.application_id,
         epoch=report.epoch + 1,
         loss=report.loss,
-        accuracy=accuracy,
+        accuracy=losses.accuracy(report.loss) if stated is None else stated,
         seconds=max(_LEAST_S, since_s),
         running=running,
+        epochs_max=_last_epoch(report),
     )

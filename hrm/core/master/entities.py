@@ -123,7 +123,7 @@ class Application:
     recorded that no way was found to place its gang (``gangs.unpacked``). ``requires``: what
     a node must meet to get its containers, None: nothing; see ``MasterState.require``. ``kept``:
     says why its queue keeps containers of it; None: it keeps none. ``executors_max``: see
-    ``MasterState.limit_executors``. ``training``: the latest epoch that it has reported.
+    ``MasterState.limit_executors``. ``training``: the latest epoch reported that counts.
     """
 
     record: ApplicationRecord

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from hrm.core.master import gangs, locality
+from hrm.core.master.drained_nodes import drained_note
 from hrm.core.master.driver_places import NO_NODE, NO_SUITED_NODE, DriverPlaces
 from hrm.core.master.entities import Application, Container
 from hrm.core.master.platform_shares import platform_line
@@ -261,12 +262,15 @@ def _pending_line(
         return f"{since}: no node is alive; {next(iter(master_state.ahead.values()))}"
     if not there:
         return f"{since}: no node is alive; start one with hrm agent, or see hrm nodes"
+    note, is_all = drained_note(master_state)
+    if is_all:
+        return f"{since}: {note}"
     if pending[0].waits_for:
         return f"{since}: {pending[0].waits_for.why}"
     if pending[0].held:
         return f"{since}: the master has restarted and waits for its nodes to come back"
     if app.kept is not None and all(x.withheld for x in pending):
-        return f"{since}: {app.kept.why}"
+        return f"{since}: {app.kept.why}" + (f"; {note}" if note else "")
     state, demand = master_state.state, demand_vector(request)
     could = state.open & fitting_rows(demand, state.total) & state.serving(demand)
     if app.requires is not None:

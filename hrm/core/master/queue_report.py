@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from hrm.core.master import gangs
+from hrm.core.master.drained_nodes import drained_note
 from hrm.core.master.entities import Application, Container
 from hrm.core.master.priorities import has_classes
 from hrm.core.master.queue_gate import QueueGate
@@ -15,7 +16,13 @@ from hrm.core.master.state import MasterState
 from hrm.core.tenancy.accounts import NOTHING, AccountTree, QueueAccount, less, more
 from hrm.core.tenancy.observed_fairness import FairnessSummary
 from hrm.core.tenancy.queue_spec import QueueName
-from hrm.core.tenancy.queue_status import ClassCount, QueueStatus, QueueWait, WaitReason
+from hrm.core.tenancy.queue_status import (
+    WITHOUT_PLACE,
+    ClassCount,
+    QueueStatus,
+    QueueWait,
+    WaitReason,
+)
 from hrm.core.tenancy.queue_tree import Governed
 from hrm.core.vocabulary.model import ContainerState
 from hrm.core.vocabulary.priority_class import PriorityClass
@@ -24,6 +31,8 @@ __all__ = ["WAITS_MAX", "QueueReport", "prospect", "queue_statuses", "wait_of"]
 
 WAITS_MAX = 1_000
 """Applications of one queue of which it is said why they wait."""
+_FOR_LACK_OF_NODES = frozenset({WaitReason.QUEUE_SHARE, *WITHOUT_PLACE})
+"""More nodes would start it."""
 
 
 def queue_statuses(master_state: MasterState, gate: QueueGate) -> list[QueueStatus]:
@@ -151,9 +160,12 @@ def _waits(
     line = gate.lines.get(QueueName(waiting[0].record.queue))
     kept = [] if line is None else [x.app for x in line.in_order(gate.held_part)]
     positions = {app.application_id: number for number, app in enumerate(kept)}
+    note, is_all = drained_note(master_state)
     waiting.sort(key=lambda x: (positions.get(x.application_id, -1), x.record.submitted_at_s))
     for position, app in enumerate(waiting[:most], 1):
         reason, why = wait_of(master_state, gate, app)
+        if note and reason in _FOR_LACK_OF_NODES:
+            why = note if is_all else f"{why}; {note}"
         if reason is WaitReason.QUEUE_SHARE and positions.get(app.application_id):
             reason, why = WaitReason.BEHIND_OTHERS, f"{kept[0].application_id} goes first; {why}"
         yield QueueWait(

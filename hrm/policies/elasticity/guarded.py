@@ -67,6 +67,7 @@ class GuardedElasticity:
             mode=mode,
             bounds=bounds,
             check=_check,
+            missing="" if learned is not None else missing,
         )
 
     def propose(self, view: ElasticityView) -> Resize | None:

@@ -182,6 +182,7 @@ def test_where_it_may_not_be_trusted_the_rule_decides(
 
 def test_without_a_model_it_loads_and_says_what_to_type(tmp_path: Path) -> None:
     policy = guarded_elasticity(clock_s=Clock(), models=tmp_path, mode=GuardMode.ON)
+    assert "there are no weights for rlpto" in policy.guard.status(0.0).last, "before any question"
     policy.propose(view(*JOBS))
     assert "hrm policy train rlpto" in policy.guard.status(0.0).last
     model_files.write(model(), tmp_path / "rlpto-1.npz")
