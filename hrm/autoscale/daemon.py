@@ -41,6 +41,8 @@ from hrm.forecast.steps import STEPS
 __all__ = ["Autoscaler", "open_feed", "run"]
 
 CALL_TIMEOUT_S = 30.0
+GAP_S = 180.0
+"""A hook, or models of a forecast, may take this long from one look to the next."""
 POOL_LEADS = 2
 """The interval that has begun, and the next one: nodes take time to come."""
 
@@ -273,6 +275,7 @@ def _bounds(settings: AutoscaleSettings) -> ScalerBounds:
         retry_s=settings.retry_s,
         retry_max_s=settings.retry_max_s,
         shrink_part=settings.shrink_part,
+        gap_s=max(GAP_S, 3 * settings.interval_s),
     )
 
 
