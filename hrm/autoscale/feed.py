@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from hrm.v1 import admin_pb2, common_pb2, queues_pb2
     from hrm.v1.admin_pb2_grpc import AdminServiceStub
     from hrm.v1.events_pb2_grpc import EventServiceStub
+    from hrm.v1.identity_pb2_grpc import IdentityServiceStub
     from hrm.v1.queues_pb2_grpc import QueueServiceStub
 
 __all__ = ["MasterFeed", "pool_application", "pool_node", "pool_queue"]
@@ -45,6 +46,14 @@ class MasterFeed:
     events: EventServiceStub
     queues: QueueServiceStub
     timeout_s: float
+    identities: IdentityServiceStub | None = None
+
+    def role(self) -> str:
+        """Of the token that the calls have; raises grpc.RpcError."""
+        from hrm.v1.identity_pb2 import WhoAmIRequest
+
+        assert self.identities is not None
+        return str(self.identities.WhoAmI(WhoAmIRequest(), timeout=self.timeout_s).role)
 
     def update(self, kept: KeptHistory, now: float) -> str:
         """Add to ``kept`` what the journal has since; another cluster's is replaced.

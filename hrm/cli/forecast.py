@@ -21,7 +21,7 @@ from hrm.cli.console import Output
 from hrm.cli.queries import MasterOption, OutputOption, TimeoutOption
 
 if TYPE_CHECKING:
-    from hrm.autoscale.files import KeptHistory
+    from hrm.autoscale.files import ForecastFiles, KeptHistory
     from hrm.forecast.report import ForecastReport, PoolReport
     from hrm.forecast.steps import ForecastStep
 
@@ -120,24 +120,73 @@ def _history(master: str | None, timeout_s: float) -> tuple[KeptHistory, dict[st
     kept, damage = files.read_history()
     with client.connect(master) as connection:
         feed = MasterFeed(connection.admin, connection.events, connection.queues, timeout_s)
-        remark = feed.update(kept, time.time())
-    for each in filter(None, (damage, remark)):
-        console.note(each)
-    files.write_history(kept)
+        remarks = [damage]
+        try:
+            remarks.append(feed.update(kept, time.time()))
+        finally:  # the next time goes on from what has been read before a call failed
+            remarks.append(_kept(files, kept))
+            for each in filter(None, remarks):
+                console.note(each)
     return kept, files.read_scaler()
 
 
+def _kept(files: ForecastFiles, kept: KeptHistory) -> str:
+    """Why the history could not be written; empty: it was."""
+    try:
+        files.write_history(kept)
+    except errors.Unavailable as error:
+        return error.message
+    return ""
+
+
 def _queue_name(queue: str, kept: KeptHistory) -> str:
-    """The whole name of a queue that has had tasks; raises NotFound."""
+    """The whole name of a queue that has had tasks, or of one above it, by its end.
+
+    Raises:
+        NotFound: there is none.
+        InvalidRequest: there are several.
+    """
     if not queue:
         return ""
     known = kept.history.queues
+    parts = [each.split(".") for each in known]
+    names = sorted({".".join(each[:n]) for each in parts for n in range(1, len(each) + 1)})
     for name in (queue, f"root.{queue}"):
-        if any(each == name or each.startswith(f"{name}.") for each in known):
+        if name in names:
             return name
+    found = [each for each in names if each.endswith(f".{queue}")]
+    if len(found) > 1:
+        raise errors.InvalidRequest(
+            f"--queue {queue!r} may be any of {', '.join(found)}; write the whole name"
+        )
+    if found:
+        return found[0]
     have = f"those that have: {', '.join(known)}" if known else "none has had any"
     raise errors.NotFound(
         f"no task of a queue {queue!r} is in the history; {have}; all queues: hrm queues"
+    )
+
+
+def _other_horizon(kept: KeptHistory, step: ForecastStep) -> str:
+    """What to type where there is too little history for this one."""
+    from hrm.forecast.steps import STEPS
+
+    begun_s = kept.history.begun_s
+    if begun_s is None:
+        return "no container has started in it yet: run an application first"
+    others = [each for each in reversed(STEPS.values()) if each is not step]
+    for other in others:
+        if len(kept.history.volumes(other)) >= other.needed:
+            return f"now: hrm forecast --horizon {other.name}"
+    ready = {
+        (math.ceil(begun_s / each.seconds) + each.needed) * each.seconds: each
+        for each in (step, *others)
+    }
+    first_s = min(ready)
+    at = datetime.fromtimestamp(first_s, UTC)
+    return (
+        f"no horizon has enough yet; from {at:%Y-%m-%d %H:%M} UTC on: hrm forecast --horizon "
+        f"{ready[first_s].name}"
     )
 
 
@@ -149,8 +198,13 @@ def _computed(
 
     until_s = time.monotonic() + limit_s
     series = kept.history.volumes(step, queue)
-    with _working():
-        report = make(series, step.leads, out_of_time=lambda: time.monotonic() > until_s)
+    try:
+        with _working():
+            report = make(series, step.leads, out_of_time=lambda: time.monotonic() > until_s)
+    except errors.InvalidRequest as error:
+        if len(series) >= step.needed:
+            raise
+        raise errors.InvalidRequest(f"{error.message}; {_other_horizon(kept, step)}") from error
     # Nodes are busy with the tasks of all queues: how many a node serves is known of all together.
     everything = report
     if queue:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import ClassVar, Literal
+from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator
 from pydantic_settings import SettingsConfigDict
@@ -95,9 +97,37 @@ class AutoscaleSettings(ClientSettings):
         default=False, description="report what would be done; drain nothing and call nothing"
     )
 
+    @field_validator("command")
+    @classmethod
+    def _command_can_be_read(cls, value: str) -> str:
+        try:
+            arguments = shlex.split(value)
+        except ValueError as error:
+            raise ValueError(
+                f"{value!r} cannot be read ({error}); quote it as a shell would, such as "
+                "\"sh -c 'resize-pool --fast'\""
+            ) from error
+        if "\0" in value or (value and not (arguments and arguments[0])):
+            raise ValueError(
+                f"{value!r} names no program; write its path, such as /opt/resize-pool"
+            )
+        return value
+
     @field_validator("url")
     @classmethod
     def _url_is_http(cls, value: str) -> str:
-        if value and not value.startswith(("http://", "https://")):
-            raise ValueError(f"{value!r} is no address of a webhook; write http://… or https://…")
+        if value and not _is_webhook(value):
+            raise ValueError(
+                f"{value!r} is no address of a webhook; write http://HOST:PORT/PATH or https://…"
+            )
         return value
+
+
+def _is_webhook(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        _ = parts.port  # raises ValueError, too
+    except ValueError:
+        return False
+    is_plain = url.isprintable() and url.isascii() and " " not in url
+    return parts.scheme in ("http", "https") and bool(parts.hostname) and is_plain

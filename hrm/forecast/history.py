@@ -8,7 +8,8 @@ is no new task.
 What the journal lacks is *unknown*, not 0: what was dropped, what had been removed before it was
 read, and the time between two masters, in which nothing could be written. Silence of one master is
 0. An interval of which a tenth or more is unknown counts as unknown; with less, what is known of it
-stands for the rest. Clocks that jump are repaired (``clock_repair``).
+stands for the rest. Clocks that jump are repaired (``clock_repair``). Silence up to the present is
+by the reader's clock, and stands only until there are events that say otherwise.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ UNKNOWN_PART_MAX = 0.1
 CLOCK_TOLERANCE_S = 60.0
 """How far the master's clock and the reader's may differ."""
 GAPS_KEPT = 10_000
+_TIME_MAX_S = 1e11
 _EPOCH_BITS = 32
 _FORMAT = 1
 
@@ -48,6 +50,7 @@ class DemandHistory:
         gaps: pairs of times between which nothing is known, in order.
         begun_s: when the history begins; None: nothing has been read.
         until_s: up to when it goes.
+        event_s: the time of the last event; what follows up to ``until_s`` is silence.
         last_id: number of the last event; 0: none.
         running: containers that run, each with its node.
         wrong_times: how many events had a time that cannot be right.
@@ -58,6 +61,7 @@ class DemandHistory:
     gaps: list[tuple[float, float]] = field(default_factory=list)
     begun_s: float | None = None
     until_s: float = 0.0
+    event_s: float = 0.0
     last_id: int = 0
     running: dict[str, str] = field(default_factory=dict)
     wrong_times: int = 0
@@ -76,8 +80,10 @@ class DemandHistory:
         events = [each for each in events if each.event_id > self.last_id]
         latest_s = now + CLOCK_TOLERANCE_S
         stated = [each.at_s for each in events]
-        times, wrong = repaired_times(stated, min(self.until_s, latest_s), latest_s)
+        times, wrong = repaired_times(stated, min(self.event_s, latest_s), latest_s)
         self.wrong_times += wrong
+        if times:
+            self._take_back(times[0])
         if gap and events:
             self._lose(times[0])
         for event, at_s in zip(events, times, strict=True):
@@ -86,8 +92,10 @@ class DemandHistory:
     def reached(self, now: float) -> None:
         """All up to ``now`` has been read."""
         if self.begun_s is not None:
+            if now < self.until_s - CLOCK_TOLERANCE_S:
+                self._take_back(now)
             self._advance(max(now, self.until_s))
-            self._forget(now)
+            self._forget()
 
     # --- one event ----------------------------------------------------------------------------
 
@@ -98,7 +106,7 @@ class DemandHistory:
         elif event.kind == "journal" or (restarted and at_s - self.until_s > BUCKET_S):
             self._lose(at_s)
         self._advance(at_s)
-        self.last_id = event.event_id
+        self.last_id, self.event_s = event.event_id, self.until_s
         if event.kind != "container":
             return
         name = event.container_id
@@ -136,8 +144,24 @@ class DemandHistory:
             at_s = end_s
         self.until_s = max(self.until_s, until_s)
 
-    def _forget(self, now: float) -> None:
-        oldest_s = now - HISTORY_KEPT_S
+    def _take_back(self, at_s: float) -> None:
+        """Silence that lies after ``at_s`` was none: the reader's clock was ahead. Nothing is lost,
+        for what is after the last event follows from it."""
+        until_s = max(self.event_s, at_s)
+        if until_s >= self.until_s:
+            return
+        for bucket in [bucket for bucket in self.busy_s if (bucket + 1) * BUCKET_S > until_s]:
+            begin_s = max(until_s, bucket * BUCKET_S)
+            end_s = min(self.until_s, (bucket + 1) * BUCKET_S)
+            left_s = self.busy_s.pop(bucket) - len(self._of_nodes) * max(0.0, end_s - begin_s)
+            if left_s > 1e-3:
+                self.busy_s[bucket] = left_s
+        self.until_s = until_s
+
+    def _forget(self) -> None:
+        """What is long before the last event. Not by the present: a clock that is ahead for a
+        moment would take everything with it."""
+        oldest_s = self.event_s - HISTORY_KEPT_S
         if self.begun_s is None or self.begun_s >= oldest_s - DAY_S:
             return
         self.begun_s = oldest_s
@@ -174,7 +198,8 @@ class DemandHistory:
         return sorted({name for each in self.tasks.values() for name in each if name})
 
     def _series(self, step: ForecastStep, by_bucket: Mapping[int, float]) -> VolumeSeries:
-        first = math.ceil((self.begun_s or 0.0) / step.seconds)
+        begun_s = max(self.begun_s or 0.0, self.until_s - HISTORY_KEPT_S - DAY_S)
+        first = math.ceil(begun_s / step.seconds)
         count = max(0, int(self.until_s // step.seconds) - first)
         values = np.zeros(count)
         per_step = step.seconds // BUCKET_S
@@ -205,6 +230,7 @@ class DemandHistory:
             "gaps": [list(each) for each in self.gaps],
             "begun_s": self.begun_s,
             "until_s": self.until_s,
+            "event_s": self.event_s,
             "last_id": self.last_id,
             "running": self.running,
             "wrong_times": self.wrong_times,
@@ -221,8 +247,8 @@ class DemandHistory:
             raise ValueError(f"its format is {document.get('format')!r}, not {_FORMAT}")
         try:
             running = {str(name): str(node) for name, node in document["running"].items()}
-            begun_s = document["begun_s"]
-            return cls(
+            begun_s, until_s = document["begun_s"], float(document["until_s"])
+            found = cls(
                 tasks={
                     int(bucket): Counter({str(q): int(n) for q, n in each.items()})
                     for bucket, each in document["tasks"].items()
@@ -230,11 +256,24 @@ class DemandHistory:
                 busy_s={int(bucket): float(x) for bucket, x in document["busy_s"].items()},
                 gaps=[(float(from_s), float(to_s)) for from_s, to_s in document["gaps"]],
                 begun_s=None if begun_s is None else float(begun_s),
-                until_s=float(document["until_s"]),
+                until_s=until_s,
+                event_s=float(document.get("event_s", until_s)),
                 last_id=int(document["last_id"]),
                 running=running,
                 wrong_times=int(document["wrong_times"]),
                 _of_nodes=Counter(running.values()),
             )
-        except (KeyError, TypeError, AttributeError, ValueError) as error:
+        except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
             raise ValueError(f"it cannot be read: {error!r}") from error
+        found._check()
+        return found
+
+    def _check(self) -> None:
+        """Raises ValueError if there are times that no event can have had."""
+        times = [self.begun_s or 0.0, self.until_s, self.event_s]
+        times += [each for gap in self.gaps for each in gap]
+        times += [float(bucket * BUCKET_S) for bucket in (*self.tasks, *self.busy_s)]
+        if not all(0 <= each < _TIME_MAX_S for each in times):
+            raise ValueError("it has times of no calendar")
+        if not all(0 <= each < math.inf for each in self.busy_s.values()):
+            raise ValueError("it has node time that is no number")

@@ -162,9 +162,7 @@ def _too_little(series: VolumeSeries, known: int) -> str:
             f"{have}, and a forecast by {step.name} needs half of them; what the journal lacks: "
             "hrm events --kind journal --since 7d"
         )
-    shorter = {"day": "hour", "hour": "5min"}.get(step.name)
-    hint = f"forecast in shorter steps: hrm forecast --horizon {shorter}; or " if shorter else ""
     return (
-        f"{have} ({step.name}), and a forecast needs {step.needed}; {hint}wait, with hrm autoscale "
-        "or a daily hrm forecast keeping the history"
+        f"{have} ({step.name}), and a forecast needs {step.needed}; it grows with hrm autoscale, "
+        "or a daily hrm forecast"
     )

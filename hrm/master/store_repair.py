@@ -10,7 +10,6 @@ master serves.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import re
 import sqlite3
@@ -62,13 +61,9 @@ def locked(path: Path) -> Iterator[None]:
     Raises:
         InvalidConfig: a master, or a repair, works there.
     """
-    # Neither a FIFO nor a device in its place may make this wait.
-    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
-    descriptor = os.open(path, flags, 0o600)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        descriptor = durable.lock(path)
     except BlockingIOError:
-        os.close(descriptor)
         raise InvalidConfig(
             f"another master uses {path.parent}; stop it, or name another directory with "
             f"--state-dir"

@@ -17,6 +17,8 @@ from hrm.v1 import (
     common_pb2,
     events_pb2,
     events_pb2_grpc,
+    identity_pb2,
+    identity_pb2_grpc,
     queues_pb2,
     queues_pb2_grpc,
 )
@@ -30,8 +32,10 @@ class ScaledMaster(
     admin_pb2_grpc.AdminServiceServicer,
     events_pb2_grpc.EventServiceServicer,
     queues_pb2_grpc.QueueServiceServicer,
+    identity_pb2_grpc.IdentityServiceServicer,
 ):
-    """``trimmed``: events up to this number have been removed."""
+    """``trimmed``: events up to this number have been removed. ``pages_read``: after so many pages
+    of events a call ends, as at its time limit."""
 
     def __init__(self) -> None:
         self.epoch = 1
@@ -45,6 +49,11 @@ class ScaledMaster(
         self.drains: list[tuple[tuple[str, ...], bool]] = []
         self.reasons: list[str] = []
         self.refuses_drains = False
+        self.role = "operator"
+        self.pages_read = 1_000_000
+
+    def WhoAmI(self, request: Any, context: Any) -> identity_pb2.CallerIdentity:  # noqa: N802
+        return identity_pb2.CallerIdentity(name="autoscale", kind="service", role=self.role)
 
     def GetCluster(self, request: Any, context: Any) -> admin_pb2.Cluster:  # noqa: N802
         return admin_pb2.Cluster(
@@ -95,6 +104,8 @@ class ScaledMaster(
             yield event_wire.reached(self.trimmed, gap=True)
         found = [e for e in self.journal if e.event_id > max(at, self.trimmed)]
         for first in range(0, len(found), 500):
+            if first >= 500 * self.pages_read:
+                context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "its time is over")
             page = event_wire.from_events(found[first : first + 500])
             kept = [each for each in page.events if each.kind in request.kinds]
             del page.events[:]
@@ -109,6 +120,7 @@ def served(master: ScaledMaster) -> Iterator[str]:
     admin_pb2_grpc.add_AdminServiceServicer_to_server(master, server)
     events_pb2_grpc.add_EventServiceServicer_to_server(master, server)
     queues_pb2_grpc.add_QueueServiceServicer_to_server(master, server)
+    identity_pb2_grpc.add_IdentityServiceServicer_to_server(master, server)
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     try:
@@ -125,4 +137,5 @@ def feed_of(address: str) -> Iterator[MasterFeed]:
             events_pb2_grpc.EventServiceStub(channel),
             queues_pb2_grpc.QueueServiceStub(channel),
             10.0,
+            identity_pb2_grpc.IdentityServiceStub(channel),
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import sys
 import urllib.request
 from collections.abc import Iterator
@@ -10,16 +11,18 @@ from typing import Any
 
 import grpc
 import pytest
+from structlog.testing import capture_logs
 
 from hrm.address import default_master
-from hrm.autoscale.daemon import Autoscaler, run
+from hrm.autoscale.daemon import Autoscaler, check_role, run
 from hrm.autoscale.feed import MasterFeed
 from hrm.autoscale.files import ForecastFiles, KeptHistory
 from hrm.autoscale.hook import HookRunner
 from hrm.config import AutoscaleSettings, load
-from hrm.errors import InvalidConfig, PermissionDenied, Unavailable
+from hrm.errors import HrmError, InvalidConfig, NotAllowed, PermissionDenied, Unavailable
 from hrm.forecast.history import DemandHistory
 from hrm.forecast.steps import HOUR
+from hrm.rpc import create_token
 from tests.autoscale.master import ScaledMaster, feed_of, served
 from tests.forecast.events import Events
 
@@ -134,6 +137,148 @@ def test_a_dry_run_touches_nothing(
     master.pending_cores = 20.0
     subject.tick(feed, T0 + 30)
     assert master.drains == [] and files.read_scaler() == {}
+
+
+def test_a_dry_run_says_that_nothing_is_done(
+    master: ScaledMaster, feed: MasterFeed, files: ForecastFiles
+) -> None:
+    subject = autoscaler(files, command="", dry_run=True)
+    with capture_logs() as logs:
+        subject.tick(feed, T0)
+        master.pending_cores = 20.0
+        subject.tick(feed, T0 + 30)
+    assert [each["event"] for each in logs] == [
+        "would be done, but for the dry run: nodes leave",
+        "would be done, but for the dry run: the hook is called",
+    ]
+
+
+def test_a_state_that_cannot_be_written_changes_nothing_until_it_can(
+    master: ScaledMaster, feed: MasterFeed, files: ForecastFiles
+) -> None:
+    master.pending_cores = 20.0
+    subject = autoscaler(files)
+    files.scaler_path.mkdir(parents=True)
+    for step in range(2):  # the second look begins as if the first had not been
+        with pytest.raises(Unavailable, match=r"autoscale\.json cannot be written.*free space"):
+            subject.tick(feed, T0 + 30 * step)
+    assert subject._last_call == {}
+    files.scaler_path.rmdir()
+    subject.tick(feed, T0 + 60)
+    assert files.read_scaler()["last_call"]["call"]["wanted_nodes"] == 5
+
+
+def test_a_history_that_cannot_be_used_does_not_stop_scaling(
+    master: ScaledMaster, feed: MasterFeed, files: ForecastFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unusable() -> Any:
+        raise Unavailable("history.json.gz can neither be read nor be renamed")
+
+    monkeypatch.setattr(files, "read_history", unusable)
+    master.pending_cores = 20.0
+    autoscaler(files, forecast_step="hour").tick(feed, T0)
+    state = files.read_scaler()
+    assert "can neither be read" in state["why_no_forecast"]
+    assert state["last_call"]["call"]["wanted_nodes"] == 5
+
+
+def test_a_history_that_cannot_be_written_does_not_stop_scaling(
+    master: ScaledMaster, feed: MasterFeed, files: ForecastFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(kept: KeptHistory) -> None:
+        raise Unavailable("history.json.gz cannot be written: free space")
+
+    monkeypatch.setattr(files, "write_history", full)
+    master.pending_cores = 20.0
+    with capture_logs() as logs:
+        autoscaler(files, forecast_step="hour").tick(feed, T0)
+    assert {"history.json.gz cannot be written: free space"} == {
+        each["remark"] for each in logs if each["event"] == "history"
+    }
+    state = files.read_scaler()
+    assert "needs 48" in state["why_no_forecast"]
+    assert state["last_call"]["call"]["wanted_nodes"] == 5
+
+
+def test_a_journal_that_takes_longer_than_a_call_is_read_in_several(
+    master: ScaledMaster, feed: MasterFeed, files: ForecastFiles
+) -> None:
+    events = Events()
+    for number in range(1200):
+        events.started(T0 - 86_400 + number, f"c{number}")
+    master.journal, master.pages_read = events.taken(), 1
+    subject = autoscaler(files, forecast_step="hour")
+    read = []
+    for step in range(3):
+        subject.tick(feed, T0 + 30 * step)
+        read.append(sum(sum(x.values()) for x in files.read_history()[0].history.tasks.values()))
+    assert read == [500, 1000, 1200]
+
+
+def test_what_a_damaged_file_of_a_scaler_leads_to_is_said(
+    files: ForecastFiles, tmp_path: Path
+) -> None:
+    files.scaler_path.parent.mkdir(parents=True)
+    for content in (
+        "garbage", "[]", '{"scaler": []}', '{"scaler": null}', '{"last_call": [1]}',
+        '{"last_call": {"at_s": 1e30}}', '{"last_call": {"at_s": "x"}}', '{"format": 2}',
+        '{"last_call": {"at_s": NaN}}', "[" * 100_000,
+    ):  # fmt: skip
+        files.scaler_path.write_text(content)
+        assert files.read_scaler() == {}
+        with capture_logs() as logs:
+            autoscaler(files)
+        assert "hrm node drain NAME --undo" in logs[0]["event"], content
+        assert ".damaged" in logs[0]["damage"] and not files.scaler_path.exists()
+    files.scaler_path.write_text('{"scaler": {"target": "many"}}')
+    with capture_logs() as logs:
+        autoscaler(files)
+    assert "is none" in logs[0]["damage"]
+
+
+def test_a_state_of_before_formats_were_written_is_taken_over(files: ForecastFiles) -> None:
+    files.scaler_path.parent.mkdir(parents=True)
+    files.scaler_path.write_text('{"scaler": {"target": 4, "leaving": ["n1"]}, "last_call": {}}')
+    with capture_logs() as logs:
+        assert autoscaler(files)._scaler.target == 4
+    assert logs == []
+
+
+def test_two_for_one_master_are_noticed(files: ForecastFiles, tmp_path: Path) -> None:
+    settings = AutoscaleSettings(command="true", master="m:1", token_file=tmp_path / "none")
+    with ForecastFiles("m:1").held():
+        with pytest.raises(InvalidConfig, match=r"another hrm autoscale .*autoscale\.lock; end it"):
+            run(settings)
+        with pytest.raises(HrmError, match="token"):  # it touches nothing
+            run(settings.model_copy(update={"dry_run": True}))
+        with ForecastFiles("other:1").held():
+            pass
+    with pytest.raises(HrmError, match="token"):
+        run(settings)
+
+
+@pytest.mark.parametrize("role", ["viewer", "submitter"])
+def test_a_role_that_may_not_drain_is_an_error_at_once(
+    master: ScaledMaster, tmp_path: Path, role: str
+) -> None:
+    master.role, master.pending_cores = role, 20.0
+    mark = tmp_path / "mark"
+    create_token(tmp_path / "token")
+    with served(master) as address:
+        settings = AutoscaleSettings(
+            command=f"touch {mark}", master=address, token_file=tmp_path / "token",
+            forecast_step="none",
+        )  # fmt: skip
+        with pytest.raises(NotAllowed, match=rf"is of role {role}.*hrm token create .*operator"):
+            run(settings)
+    assert not mark.exists()
+
+
+def test_a_dry_run_may_be_a_viewers(master: ScaledMaster, feed: MasterFeed) -> None:
+    master.role = "viewer"
+    check_role(feed, AutoscaleSettings(dry_run=True))
+    master.role = "operator"
+    check_role(feed, AutoscaleSettings(command="true"))
 
 
 def test_the_next_process_knows_which_nodes_leave(
@@ -321,6 +466,30 @@ def test_a_damaged_file_is_set_aside(files: ForecastFiles) -> None:
     assert kept.history == DemandHistory()
     assert "could not be read" in why and ".damaged" in why
     assert files.read_history()[1] == ""
+
+
+def test_whatever_byte_of_the_history_is_damaged_it_is_set_aside(files: ForecastFiles) -> None:
+    events = Events()
+    events.started(T0, "a")
+    history = DemandHistory()
+    history.add(events.taken(), T0 + 10)
+    files.write_history(KeptHistory(history=history))
+    sound = files.history_path.read_bytes()
+    for place in range(len(sound)):
+        for flip in (0x01, 0x80):
+            content = bytearray(sound)
+            content[place] ^= flip
+            files.history_path.write_bytes(content)
+            kept, why = files.read_history()
+            assert kept.history in (DemandHistory(), history)
+            assert ("could not be read" in why) is (kept.history != history)
+
+
+@pytest.mark.parametrize("document", ["[" * 100_000, '{"history": {"format": 1}, "epoch": 1e999}'])
+def test_documents_that_are_none_are_set_aside(files: ForecastFiles, document: str) -> None:
+    files.history_path.parent.mkdir(parents=True)
+    files.history_path.write_bytes(gzip.compress(document.encode()))
+    assert "could not be read" in files.read_history()[1]
 
 
 def test_a_longer_history_is_not_replaced_by_a_shorter_one(files: ForecastFiles) -> None:

@@ -76,6 +76,12 @@ def test_a_driver_and_whatever_is_not_understood_stays() -> None:
     assert [name for name, each in found.items() if each.is_protected] == ["n1", "n3"]
 
 
+def test_a_driver_protects_its_node_whatever_starts_there_after_nodes_were_listed() -> None:
+    listed = [application("b", ["n1"]), application("driver-20260101000000-0001", ["n1"])]
+    found = nodes_of([node("n1", 1), node("n2", 0)], listed)  # 2 by now
+    assert [each.is_protected for each in found.values()] == [True, False]
+
+
 def test_nodes_that_are_drained_are_not_in_service() -> None:
     found = nodes_of([node("n1"), node("n2", state=common_pb2.NODE_STATE_DRAINING)], [])
     assert (found["n1"].is_open, found["n2"].is_open) == (True, False)

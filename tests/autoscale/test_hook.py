@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import signal
+import subprocess
 import sys
 import threading
 import time
+import tracemalloc
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -16,7 +20,9 @@ import psutil
 import pytest
 
 from hrm.autoscale.hook import HookRunner
-from hrm.core.pool.scaler import CallHook
+from hrm.config import AutoscaleSettings, load
+from hrm.core.pool.scaler import REMOVE_CHARACTERS_MAX, CallHook
+from hrm.errors import InvalidConfig
 
 CALL = CallHook(
     wanted_nodes=7, present_nodes=5, remove=("n1", "n 2"), reason="9 needed now",
@@ -112,6 +118,107 @@ def test_a_command_that_is_not_there_or_reads_nothing(tmp_path: Path) -> None:
     assert runner(command(tmp_path, "pass")).run(many).ok
 
 
+@pytest.mark.parametrize("status", [0, 3])
+def test_it_is_the_end_of_the_command_that_counts_not_that_of_what_it_leaves(
+    tmp_path: Path, status: int
+) -> None:
+    """``nohup terraform … &``, say, which keeps the standard error."""
+    pid = tmp_path / "pid"
+    code = f"sleep 600 & echo $! > {pid}; echo words >&2; exit {status}"
+    outcome = runner(f"sh -c '{code}'", timeout_s=60, tries=1).run(CALL)
+    left = psutil.Process(int(pid.read_text()))
+    try:
+        assert outcome.ok is (status == 0)
+        assert outcome.took_s < 30
+        assert outcome.reason == ("" if status == 0 else "the command ended with status 3: words")
+        assert _lives(left.pid)
+    finally:
+        left.kill()
+
+
+def test_of_what_a_command_writes_only_the_end_is_kept(tmp_path: Path) -> None:
+    code = "head -c 50000000 /dev/zero >&2; echo the end >&2; exit 1"
+    tracemalloc.start()
+    try:
+        outcome = runner(f"sh -c '{code}'", timeout_s=60, tries=1).run(CALL)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert outcome.reason.endswith("the end")
+    assert most < 5_000_000
+
+
+def test_names_of_so_many_nodes_as_a_call_has_fit_into_a_variable() -> None:
+    name = "n" * 250
+    remove = (name,) * (REMOVE_CHARACTERS_MAX // (len(name) + 1))
+    many = CallHook(wanted_nodes=1, present_nodes=1, remove=remove, reason="")
+    assert runner("true", tries=1).run(many).reason == ""
+
+
+def test_where_it_is_to_stop_the_command_is_asked_to_end_and_not_tried_again(
+    tmp_path: Path,
+) -> None:
+    mark, stop = tmp_path / "mark", threading.Event()
+    code = f'trap "echo ended >> {mark}; exit 0" TERM; touch {mark}; while :; do sleep 0.05; done'
+    subject = HookRunner(command=f"sh -c '{code}'", timeout_s=600, stop=stop)
+    threading.Thread(target=lambda: (_wait_for(mark), stop.set()), daemon=True).start()
+    outcome = subject.run(CALL)
+    assert (outcome.ok, outcome.tries) == (False, 1)
+    assert "hrm autoscale was ended" in outcome.reason
+    assert mark.read_text() == "ended\n"
+    assert outcome.took_s < 60
+
+
+def _wait_for(path: Path) -> None:
+    until_s = time.monotonic() + 60
+    tick = threading.Event()
+    while not path.exists() and time.monotonic() < until_s:
+        tick.wait(0.01)
+
+
+@pytest.mark.parametrize("is_over", [False, True])
+def test_a_command_that_a_killed_process_has_left_ends_before_the_next_begins(
+    tmp_path: Path, is_over: bool
+) -> None:
+    note, order = tmp_path / "hook.json", tmp_path / "order"
+    left = subprocess.Popen(
+        ["sh", "-c", f"sleep {600 if is_over else 0.5}; echo first >> {order}"],
+        start_new_session=True,
+    )
+    began_s = psutil.Process(left.pid).create_time()
+    timeout_s = 0.2 if is_over else 60.0
+    note.write_text(json.dumps({"pid": left.pid, "began_s": began_s, "timeout_s": timeout_s}))
+    try:
+        subject = runner(f"sh -c 'echo second >> {order}'", note=note, timeout_s=60, tries=1)
+        assert subject.run(CALL).ok
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(left.pid, signal.SIGKILL)
+        left.wait(10)
+    assert order.read_text() == ("second\n" if is_over else "first\nsecond\n")
+    assert not note.exists()
+
+
+@pytest.mark.parametrize(
+    "note",
+    ["", "[]", "{}", '{"pid": 1, "began_s": 5, "timeout_s": 60}',
+     f'{{"pid": {os.getpid()}, "began_s": 5, "timeout_s": 60}}',
+     '{"pid": 1e999, "began_s": "x", "timeout_s": null}'],
+)  # fmt: skip
+def test_a_note_that_is_of_no_command_holds_nothing_up(tmp_path: Path, note: str) -> None:
+    path = tmp_path / "hook.json"
+    path.write_text(note)
+    assert runner("true", note=path, tries=1).run(CALL).ok
+
+
+def test_while_a_command_runs_it_is_noted(tmp_path: Path) -> None:
+    note, found = tmp_path / "hook.json", tmp_path / "found"
+    code = f"until [ -s {note} ]; do sleep 0.02; done; cp {note} {found}; echo $$ >> {found}"
+    assert runner(f"sh -c '{code}'", note=note, timeout_s=60, tries=1).run(CALL).ok
+    document, pid = found.read_text().rsplit("}", 1)
+    assert json.loads(document + "}")["pid"] == int(pid)
+
+
 # --- over HTTP --------------------------------------------------------------------------------
 
 
@@ -192,9 +299,48 @@ def test_a_webhook_that_hangs_is_left_after_its_time(server: Server, behaviour: 
     begun_s = time.monotonic()
     assert "no response within" in subject.run(CALL).reason or behaviour == "hangs"
     assert time.monotonic() - begun_s < 20
-    if behaviour == "drips":  # its thread reads on: no second one is begun next to it
-        assert "has not ended yet" in subject.run(CALL).reason
-        assert len(server.bodies) == 1
+    server.behaviour = "well"  # the connection is closed: the next call does not wait for it
+    assert subject.run(CALL).ok
+    assert len(server.bodies) == 2
+
+
+def test_where_it_is_to_stop_a_webhook_is_left_at_once(server: Server) -> None:
+    stop = threading.Event()
+    url = f"http://127.0.0.1:{server.server_port}/pool"
+    server.behaviour = "drips"
+    subject = HookRunner(url=url, timeout_s=600, stop=stop)
+    stopper = threading.Timer(0.2, stop.set)
+    stopper.start()
+    outcome = subject.run(CALL)
+    stopper.join()
+    assert "hrm autoscale was ended" in outcome.reason and outcome.took_s < 60
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "message"),
+    [
+        ("command", " ", "names no program"),
+        ("command", "''", "names no program"),
+        ("command", "sh -c 'x", "cannot be read .* quote it"),
+        ("command", "a\0b", "names no program"),
+        ("url", "http://[::1", "no address of a webhook; write http"),
+        ("url", "http://", "no address"),
+        ("url", "http://host:port/", "no address"),
+        ("url", "http://host/a b", "no address"),
+        ("url", "ftp://host/", "no address"),
+    ],
+)
+def test_a_hook_that_cannot_be_used_is_refused_with_the_settings(
+    setting: str, value: str, message: str
+) -> None:
+    with pytest.raises(InvalidConfig, match=message):
+        load(AutoscaleSettings, **{setting: value})
+
+
+def test_hooks_that_can_be_used_are_taken() -> None:
+    assert load(AutoscaleSettings, command="sh -c 'x y'").command == "sh -c 'x y'"
+    for url in ("http://[::1]:8080/x", "https://hooks.example.com", "http://10.0.0.1:80/?pool=a"):
+        assert load(AutoscaleSettings, url=url).url == url
 
 
 def test_nobody_listens() -> None:

@@ -378,6 +378,63 @@ def test_a_clock_that_is_set_back_stops_nothing() -> None:
     assert subject.open < 10
 
 
+@pytest.mark.parametrize("how", ["not seen", "incomplete"])
+def test_a_time_in_which_the_pool_was_not_seen_counts_as_no_calm(how: str) -> None:
+    """The master was away, or its clock or this one's jumped ahead."""
+    subject = pool(10)
+    for _ in range(120):
+        subject.step(needed=10)
+    if how == "not seen":
+        subject.now += 15 * 60.0
+    else:
+        for _ in range(30):
+            subject.step(needed=2, is_complete=False)
+    for _ in range(20):
+        subject.step(needed=2)
+    assert subject.drained == []
+    subject.step(needed=2)
+    assert subject.drained == ["n001", "n002"]
+
+
+def test_samples_that_are_rare_by_the_settings_are_no_gap() -> None:
+    subject = pool(5, replace(BOUNDS, gap_s=3 * 3600.0))
+    for _ in range(3):
+        subject.now += 3600.0 - STEP_S
+        subject.step(needed=2)
+    assert subject.drained == ["n001", "n002"]
+
+
+@pytest.mark.parametrize("kept", [40, 10**9])
+def test_a_target_that_was_kept_is_within_bounds_that_have_changed(kept: int) -> None:
+    subject = pool(2, ScalerBounds(nodes_min=1, nodes_max=3))
+    subject.scaler.restore({"target": kept})
+    subject.step(needed=2)
+    assert [call.wanted_nodes for call in subject.calls] == [3]
+
+
+@pytest.mark.parametrize("target", [-1, True, 2.5, "3"])
+def test_a_kept_target_that_is_no_number_of_nodes_is_refused(target: object) -> None:
+    with pytest.raises(ValueError, match="no state of a scaler"):
+        Scaler(BOUNDS).restore({"target": target})
+
+
+def test_so_many_names_as_a_program_can_be_started_with_are_in_one_call() -> None:
+    subject = pool(0, ScalerBounds(nodes_min=0, nodes_max=5000, down_after_s=0, cooldown_s=0,
+                                   shrink_part=1.0))  # fmt: skip
+    for number in range(4000):
+        name = f"{number:04}.a-long-name-of-a-node.example.com"
+        subject.nodes[name] = NodeSample(name=name)
+    subject.ends = False  # machines take a while to end, and are listed until then
+    for _ in range(8):
+        subject.step(needed=0)
+    named = [name for call in subject.calls for name in call.remove]
+    assert len(named) == len(set(named)) == 4000
+    assert max(len(",".join(call.remove)) for call in subject.calls) < 128 * 1024 / 4
+    left = [call.wanted_nodes for call in subject.calls]
+    assert left == sorted(left, reverse=True) and left[-1] == 0
+    assert len(subject.scaler.removed) == 4000
+
+
 @given(
     st.lists(
         st.tuples(st.integers(0, 40), st.integers(0, 40), st.booleans(), st.booleans()),
@@ -388,7 +445,7 @@ def test_a_clock_that_is_set_back_stops_nothing() -> None:
 def test_whatever_happens_bounds_and_protected_nodes_hold(
     ticks: list[tuple[int, int, bool, bool]], protected: int
 ) -> None:
-    subject = pool(4)
+    subject = pool(4, replace(BOUNDS, gap_s=300.0))
     subject.add(protected, is_protected=True, containers=1)
     began = set(list(subject.nodes)[4:])
     for needed, forecast, works, unplaced in ticks:

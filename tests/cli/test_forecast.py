@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,9 +13,12 @@ from pathlib import Path
 import pytest
 from typer.testing import Result
 
-from hrm import rpc
-from hrm.autoscale.files import ForecastFiles
+from hrm import errors, rpc
+from hrm.autoscale.files import ForecastFiles, KeptHistory
+from hrm.cli.forecast import _other_horizon, _queue_name
 from hrm.core.vocabulary.history import StateEvent
+from hrm.forecast.history import DemandHistory
+from hrm.forecast.steps import DAY
 from tests.autoscale.master import ScaledMaster, served
 from tests.forecast.events import Events
 
@@ -117,6 +121,61 @@ def test_too_little_history_says_what_to_type(
         assert result.exit_code == 1
         assert "needs 14" in result.stderr and "--horizon hour" in result.stderr
         assert hrm("forecast", "--master", address, "--horizon", "hour").exit_code == 0
+
+
+def test_a_fresh_cluster_hears_at_once_when_there_is_enough() -> None:
+    kept = KeptHistory(history=DemandHistory())
+    assert "no container has started in it yet" in _other_horizon(kept, DAY)
+    began_s, events = 1_700_000_100.0, Events()
+    events.started(began_s, "a")
+    kept.history.add(events.taken(), began_s + 60)
+    kept.history.reached(began_s + 3600)
+    assert _other_horizon(kept, DAY) == (
+        "no horizon has enough yet; from 2023-11-16 22:15 UTC on: hrm forecast --horizon 5min"
+    )
+    kept.history.reached(began_s + 3 * DAY_S)
+    assert _other_horizon(kept, DAY) == "now: hrm forecast --horizon hour"
+
+
+def test_the_last_part_of_a_queues_name_is_enough() -> None:
+    history = DemandHistory()
+    for name in ("root.a.nightly", "root.b.c.nightly", "root.b.daily", "root.etl"):
+        history.tasks.setdefault(1, Counter())[name] = 1
+    kept = KeptHistory(history=history)
+    found = {each: _queue_name(each, kept) for each in ("daily", "etl", "c", "root.b", "b", "")}
+    assert found == {
+        "daily": "root.b.daily", "etl": "root.etl", "c": "root.b.c", "root.b": "root.b",
+        "b": "root.b", "": "",
+    }  # fmt: skip
+    several = r"'nightly' may be any of root\.a\.nightly, root\.b\.c\.nightly; write the whole"
+    with pytest.raises(errors.InvalidRequest, match=several):
+        _queue_name("nightly", kept)
+    with pytest.raises(errors.NotFound, match="hrm queues"):
+        _queue_name("ghtly", kept)
+
+
+def test_a_history_that_cannot_be_written_is_said_and_shown(
+    hrm: Run, target: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise errors.Unavailable("history.json.gz cannot be written: free space")
+
+    monkeypatch.setattr(ForecastFiles, "write_history", full)
+    result = hrm("forecast")
+    assert result.exit_code == 0
+    assert "cannot be written: free space" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "content", ['{"last_call": [1]}', '{"last_call": {"ok": false, "at_s": 1e30}}']
+)
+def test_a_damaged_file_of_a_scaler_does_not_stop_a_forecast(
+    hrm: Run, target: str, content: str
+) -> None:
+    path = ForecastFiles(target).scaler_path
+    path.parent.mkdir(parents=True)
+    path.write_text(content)
+    assert hrm("forecast").exit_code == 0
 
 
 def test_a_hook_that_failed_is_reported(hrm: Run, target: str) -> None:

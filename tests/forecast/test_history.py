@@ -178,5 +178,65 @@ def test_what_is_older_than_kept_is_forgotten() -> None:
     events = Events()
     events.started(T0, "a")
     history = read(events, T0 + 402 * 86_400.0)
-    assert history.tasks == {}
-    assert len(history.volumes(HOUR)) <= 400 * 24
+    assert len(history.volumes(HOUR)) <= 401 * 24  # silence
+    events.started(T0 + 402 * 86_400.0, "b")
+    history.add(events.taken(), T0 + 403 * 86_400.0)
+    history.reached(T0 + 403 * 86_400.0)
+    assert [sum(each.values()) for each in history.tasks.values()] == [1]
+    assert len(history.volumes(HOUR)) <= 401 * 24
+
+
+@pytest.mark.parametrize("ahead_s", [30 * 86_400.0, 2 * 365 * 86_400.0])
+def test_a_clock_of_the_reader_that_is_ahead_for_a_while_ruins_nothing(ahead_s: float) -> None:
+    events = Events()
+    for number in range(60):
+        events.started(T0 + number * 360, f"c{number}")
+        events.ended(T0 + number * 360 + 300, f"c{number}")
+    events.started(T0 + 6 * HOUR_S, "long")
+    made, right, wrong = events.taken(), DemandHistory(), DemandHistory()
+    for history, now in ((right, T0 + 7 * HOUR_S), (wrong, T0 + ahead_s)):
+        history.add(made, now)
+        history.reached(now)
+    assert len(wrong.volumes(HOUR)) <= 401 * 24
+    events.started(T0 + 8 * HOUR_S, "c")
+    events.ended(T0 + 8 * HOUR_S + 60, "long")
+    new = events.taken()
+    wrong.add(new[:1], T0 + ahead_s + 60)  # still ahead
+    wrong.reached(T0 + ahead_s + 60)
+    for history in (right, wrong):
+        history.add(new, T0 + 9 * HOUR_S)
+        history.reached(T0 + 9 * HOUR_S)
+    assert hours(wrong) == hours(right)
+    assert wrong.until_s == right.until_s and wrong.wrong_times == 0
+    assert wrong.busy_nodes(HOUR).values == pytest.approx(right.busy_nodes(HOUR).values)
+
+
+def test_silence_by_a_clock_that_was_ahead_is_taken_back_without_any_event() -> None:
+    events = Events()
+    events.started(T0, "a")
+    history = read(events, T0 + 30 * 86_400.0)
+    history.reached(T0 + HOUR_S)
+    assert (history.until_s, hours(history)) == (T0 + HOUR_S, [1])
+    assert sum(history.busy_s.values()) == HOUR_S
+
+
+def test_a_document_of_before_has_no_time_of_its_last_event() -> None:
+    document = read(_one(), T0 + HOUR_S).as_json()
+    del document["event_s"]
+    assert DemandHistory.from_json(document).event_s == T0 + HOUR_S
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"until_s": float("nan")}, {"until_s": 1e300}, {"begun_s": -1.0}, {"last_id": float("inf")},
+     {"gaps": [[0.0, float("inf")]]}, {"busy_s": {str(10**30): 1.0}}, {"busy_s": {"1": 1e999}}],
+)  # fmt: skip
+def test_numbers_that_no_history_has_are_refused(change: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match=r"no calendar|no number|cannot be read"):
+        DemandHistory.from_json(read(_one(), T0 + HOUR_S).as_json() | change)
+
+
+def _one() -> Events:
+    events = Events()
+    events.started(T0, "a")
+    return events

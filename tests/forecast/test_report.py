@@ -57,7 +57,7 @@ def test_a_season_that_is_unknown_everywhere_is_interpolated() -> None:
 
 
 def test_too_little_is_refused_with_what_to_type() -> None:
-    with pytest.raises(InvalidRequest, match=r"10 known intervals of 10.*needs 14.*--horizon hour"):
+    with pytest.raises(InvalidRequest, match=r"10 known intervals of 10.*needs 14; it grows"):
         forecast(days(weeks(2)[:10]), 7)
     values = weeks(4)
     values[:20] = np.nan

@@ -1,7 +1,9 @@
 """What of a cluster's state says how many nodes it needs, and which of them must stay.
 
 A node is *protected* from being drained if it holds anything that is no executor of a live
-application: a driver, or what is not understood.
+application: a driver, or what is not understood. Nodes and applications are listed one after the
+other, so that an executor that started in between may be among the applications' alone: numbers of
+containers show what is not understood, and drivers protect their nodes by themselves.
 
 Amounts are divided by those of the mean node that has any: how many nodes of which kind there
 should be, only who provides machines can say. Which of those there are must stay, amounts say.
@@ -95,9 +97,11 @@ def pool_sample(
     nodes, queues = list(nodes), list(queues)
     leaves = [queue for queue in queues if queue.is_leaf]
     understood: Counter[str] = Counter()
+    with_drivers: set[str] = set()
     streams: dict[str, set[str]] = {}
     for application in applications:
         if is_driver(application.name):
+            with_drivers.update(node for node, held in application.executors.items() if held)
             continue
         understood.update(application.executors)
         if not application.is_batch:
@@ -113,7 +117,7 @@ def pool_sample(
                 name=node.name,
                 is_open=node.is_open,
                 containers=node.containers,
-                is_protected=node.containers > understood[node.name],
+                is_protected=node.name in with_drivers or node.containers > understood[node.name],
                 streams=frozenset(streams.get(node.name, ())),
                 capacity=node.capacity,
             )

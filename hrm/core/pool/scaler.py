@@ -2,7 +2,8 @@
 
 Wanted is the largest of what the forecast says, what runs and waits now needs, and what queues are
 guaranteed, within the bounds. Up at once. Down only after everything wanted within ``down_after_s``
-was less, a part at a time, and not before ``cooldown_s`` have passed since the last change.
+was less, a part at a time, and not before ``cooldown_s`` have passed since the last change. Where
+samples lie more than ``gap_s`` apart, what was wanted in between is unknown: the time begins again.
 
 Amounts in sum say little of what fits: executors of 3 cores leave a core of each node of 4. So, if
 something still waits for a place ``place_after_s`` after every node that was asked for has come,
@@ -31,12 +32,14 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any, TypeAlias
 
 __all__ = [
     "NOTHING",
     "PLACE_TRIES",
     "REMOVED_MAX",
+    "REMOVE_CHARACTERS_MAX",
     "Amount",
     "CallHook",
     "DrainNodes",
@@ -56,13 +59,17 @@ _GPUS = 2
 
 REMOVED_MAX = 1_000
 
+REMOVE_CHARACTERS_MAX = 32_000
+"""Of the names in one call: no program starts with a variable of more than 128 KiB."""
+
 PLACE_TRIES = 3
 """Nodes, one after the other, for what waits for a place though amounts in sum suffice."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScalerBounds:
-    """Limits of what it may do; times in seconds, ``shrink_part`` of the present target."""
+    """Limits of what it may do; times in seconds, ``shrink_part`` of the present target. ``gap_s``:
+    the longest time between two samples that counts as observed."""
 
     nodes_min: int = 1
     nodes_max: int = 10
@@ -73,6 +80,7 @@ class ScalerBounds:
     retry_s: float = 30.0
     retry_max_s: float = 1800.0
     shrink_part: float = 0.2
+    gap_s: float = 180.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,7 +165,8 @@ class Scaler:
     target: nodes that there should be in service; None before the first sample.
     leaving: nodes that this scaler has drained; an administrator's drains are none of them.
     removed: nodes whose removal the hook has taken on, and those that leave and are not seen, as
-        after a restart of the master; the latest ``REMOVED_MAX``; True: not seen since.
+        after a restart of the master; True: not seen since, of which the latest ``REMOVED_MAX`` are
+        kept.
     """
 
     bounds: ScalerBounds
@@ -187,11 +196,14 @@ class Scaler:
         wanted = self.wanted(sample)
         if self.target is None:
             self.target = len(in_service)
+        self.target = min(self.target, max(self.bounds.nodes_max, len(in_service)))
         self._before = self.target, dict(self.leaving)
         if self._since_s is None or sample.now < self._wanted[-1][0]:  # the clock was set back
             self._since_s, self._wanted = sample.now, deque()
             self._changed_at_s = self._called_at_s = self._retry_at_s = float("-inf")
             self._unplaced_since_s = None
+        elif sample.now - self._wanted[-1][0] > self.bounds.gap_s:
+            self._since_s, self._unplaced_since_s = sample.now, None
         is_for_place = self._tries_for_place(sample, len(in_service))
         if is_for_place:
             wanted = max(wanted, min(self.target + 1, self.bounds.nodes_max))
@@ -222,8 +234,9 @@ class Scaler:
             for name, is_gone in followed.items()
             if name not in again and (name in closed or name not in present)
         }
-        while len(self.removed) > REMOVED_MAX:
-            del self.removed[next(iter(self.removed))]
+        gone = [name for name, is_gone in self.removed.items() if is_gone]
+        for name in gone[: max(0, len(gone) - REMOVED_MAX)]:
+            del self.removed[name]
 
     def wanted(self, sample: PoolSample) -> int:
         """Nodes that there should be, without regard to what has been before."""
@@ -349,7 +362,7 @@ class Scaler:
             return []
         self._target_before = target
         reason = f"{len(empty)} drained and empty" if empty else "nodes have not come in time"
-        return [self._call(sample, empty, (), reason)]
+        return [self._call(sample, _that_fit(empty), (), reason)]
 
     def _call(
         self, sample: PoolSample, remove: tuple[str, ...], back: tuple[str, ...], reason: str
@@ -390,11 +403,18 @@ class Scaler:
         target, leaving = document.get("target"), document.get("leaving", [])
         removed = document.get("removed", {})
         is_whole = isinstance(leaving, list) and isinstance(removed, dict)
-        if not (target is None or isinstance(target, int)) or not is_whole:
+        is_number = isinstance(target, int) and not isinstance(target, bool) and target >= 0
+        if not (target is None or is_number) or not is_whole:
             raise ValueError("it is no state of a scaler")
         self.target = target
         self.removed = {str(name): bool(is_gone) for name, is_gone in removed.items()}
         self.leaving = dict.fromkeys(str(name) for name in leaving)
+
+
+def _that_fit(names: tuple[str, ...]) -> tuple[str, ...]:
+    """The first of them, as many as one call may name; the next sample has the others."""
+    ends = accumulate(len(name) + 1 for name in names)
+    return names[: max(1, sum(end <= REMOVE_CHARACTERS_MAX for end in ends))]
 
 
 def _that_may_go(

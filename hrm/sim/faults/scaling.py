@@ -14,7 +14,7 @@ def with_scaling(plan: Plan) -> Plan:
     """The plan with a scaler of the pool. It removes eagerly, so that much happens in a short
     run."""
     chance = source(plan.seed, "scaling")
-    scaling = ScalingPlan(
+    drawn = ScalingPlan(
         bounds=ScalerBounds(
             nodes_min=chance.choice((0, 0, 1)),
             nodes_max=len(plan.nodes),
@@ -32,4 +32,5 @@ def with_scaling(plan: Plan) -> Plan:
         dies=chance.choice((0.0, 0.1)),
         takes_s=chance.choice((0.0, 1.5)),
     )
-    return replace(plan, scaling=scaling)
+    bounds = replace(drawn.bounds, gap_s=3 * drawn.interval_s)
+    return replace(plan, scaling=replace(drawn, bounds=bounds))
