@@ -161,7 +161,12 @@ def test_where_it_is_to_stop_the_command_is_asked_to_end_and_not_tried_again(
     mark, stop = tmp_path / "mark", threading.Event()
     code = f'trap "echo ended >> {mark}; exit 0" TERM; touch {mark}; while :; do sleep 0.05; done'
     subject = HookRunner(command=f"sh -c '{code}'", timeout_s=600, stop=stop)
-    threading.Thread(target=lambda: (_wait_for(mark), stop.set()), daemon=True).start()
+
+    def stop_it() -> None:
+        _wait_for(mark)
+        stop.set()
+
+    threading.Thread(target=stop_it, daemon=True).start()
     outcome = subject.run(CALL)
     assert (outcome.ok, outcome.tries) == (False, 1)
     assert "hrm autoscale was ended" in outcome.reason
@@ -202,12 +207,12 @@ def test_a_command_that_a_killed_process_has_left_ends_before_the_next_begins(
 @pytest.mark.parametrize(
     "note",
     ["", "[]", "{}", '{"pid": 1, "began_s": 5, "timeout_s": 60}',
-     f'{{"pid": {os.getpid()}, "began_s": 5, "timeout_s": 60}}',
+     '{"pid": OWN, "began_s": 5, "timeout_s": 60}',
      '{"pid": 1e999, "began_s": "x", "timeout_s": null}'],
 )  # fmt: skip
 def test_a_note_that_is_of_no_command_holds_nothing_up(tmp_path: Path, note: str) -> None:
     path = tmp_path / "hook.json"
-    path.write_text(note)
+    path.write_text(note.replace("OWN", str(os.getpid())))
     assert runner("true", note=path, tries=1).run(CALL).ok
 
 
