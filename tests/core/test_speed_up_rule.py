@@ -88,32 +88,67 @@ def test_of_several_jobs_the_one_gives_that_loses_least_and_is_waited_for() -> N
 
 
 def test_what_is_free_goes_where_it_adds_most_points() -> None:
-    rule, jobs = SpeedUpRule(), (learns("a", workers=3), learns("b"), flat("c", workers=1))
+    rule = SpeedUpRule()
+    jobs = learns("a", workers=3, epoch=20), learns("b"), flat("c", workers=1)
     assert rule.propose(view(*jobs, free=1)) == Resize(1, 1)
     assert rule.propose(view(jobs[0]._replace(points=20.0), *jobs[1:], free=1)) == Resize(0, 1)
-    assert rule.propose(view(flat("a", paces=SAME), free=1)) == Resize(0, 1), "it would be idle"
+    assert rule.propose(view(flat("a", paces=SAME), free=1)) is None, "it brings nothing"
+    assert rule.propose(view(flat("a", paces=SAME, workers=1), free=1)) == Resize(0, 1)
     new = view(learns("a", may_grow=False), jobs[0], free=1)
     assert rule.propose(new) is None, "the job that is worth it most will take it"
     assert rule.propose(new._replace(free=2)) == Resize(1, 1)
 
 
-def test_a_worker_moves_where_that_pays_for_five_epochs_of_both() -> None:
+def test_a_worker_moves_where_that_pays_for_its_cost() -> None:
     """Epochs of 12 s. One has 12.5 points of speed, of which the fourth worker is worth 1.8, half
     of 5/14; to the other, which has 10, a second one is worth 6.7."""
-    rule, full = SpeedUpRule(), flat("a", workers=4, paces={4: 12.0}, epoch=30)
-    small = learns("b", workers=1, epoch=30)
-    assert (20.0 / 3 - 25.0 / 14) * 30 * 12 > 5 * 22.5 * 12
+    rule, full = SpeedUpRule(), flat("a", workers=4, paces={4: 12.0})
+    small = learns("b", workers=1)
+    assert 9 * (20.0 / 3 - 25.0 / 14) * 12 < 2 * 22.5 * 12 < 10 * (20.0 / 3 - 25.0 / 14) * 12
     assert rule.propose(view(full, small, free=0)) == Resize(0, -1)
-    for job_of in (full, small):
-        others = [x for x in (full, small) if x is not job_of]
-        for few in (job_of._replace(epoch=22), job_of._replace(epochs_max=52)):
-            assert rule.propose(view(few, *others, free=0)) is None, "it would not pay any more"
+    few = full._replace(epoch=9)
+    assert rule.propose(view(few, small, free=0)) is None, "it would not pay"
+    assert rule.propose(view(few, small, free=0, grow_s=9.0, shrink_s=9.0)) == Resize(0, -1)
+    assert rule.propose(view(full._replace(epochs_max=20), small, free=0)) == Resize(0, -1)
+    assert rule.propose(view(full._replace(epochs_max=19), small, free=0)) is None
+    assert rule.propose(view(full, small, free=0, shrink_s=15.0)) is None
     resized = full._replace(paces={3: 9.0})
     assert rule.propose(view(resized, small, free=0)) is None, "until its epochs have been seen"
     assert rule.propose(view(full, small._replace(since_resize=0), free=0)) is None
     assert rule.propose(view(full._replace(may_shrink=False), small, free=0)) is None
     assert rule.propose(view(full, free=0)) is None
     assert rule.propose(view(cold("a"), free=0)) is None
+
+
+def test_what_does_not_pay_in_the_time_that_is_left_is_not_done() -> None:
+    """A third worker is worth 10/7 of 10/3 * 5 points, and the last of three a third less than the
+    first of one that waits."""
+    rule, two = SpeedUpRule(), learns("a", workers=2)
+    assert rule.propose(view(two, free=2)) == Resize(0, 2)
+    assert rule.propose(view(two, free=2, grow_s=300.0)) is None
+    assert rule.propose(view(two._replace(workers=1), free=2, grow_s=300.0)) == Resize(0, 2)
+    three = learns("a", workers=3)
+    assert rule.propose(view(three, waiting=1, free=0)) == Resize(0, -1)
+    assert rule.propose(view(three, waiting=1, free=0, shrink_s=300.0)) is None
+
+
+def test_what_resizes_cost_is_the_median_of_what_the_latest_took_beyond_their_epochs() -> None:
+    """Epochs take 12 s with three workers, and 18 s with two; each change stops one for 5 s, and
+    the next for 1 s."""
+    core = ElasticityCore()
+    core.started(started(workers=3, workers_max=3))
+    job_of_core, now, epoch = core.jobs[A], 0.0, 0
+    for workers in (3, 2, 3, 2, 3, 2, 3):
+        if epoch:
+            job_of_core.resize(workers)
+        for late in (5.0, 1.0, 0.0, 0.0, 0.0) if epoch else (0.0,) * 5:
+            seconds = {2: 18.0, 3: 12.0}[workers] + late
+            now, epoch = now + seconds, epoch + 1
+            core.reported(report(epoch=epoch, seconds=seconds, now=now))
+        changes = epoch // 5 - 1
+        seen = core.view(now, A)
+        assert seen.shrink_s == 6.0 if changes >= 5 else math.isnan(seen.shrink_s)
+    assert seen.grow_s == seen.shrink_s == 6.0
 
 
 def test_a_job_has_learned_once_a_hyperbola_would_gain_less_than_a_hundredth() -> None:

@@ -32,6 +32,7 @@ __all__ = [
     "ElasticJobView",
     "ElasticityView",
     "EpochSample",
+    "Transition",
 ]
 
 HISTORY_MAX = 128
@@ -100,7 +101,8 @@ class ElasticJobView(NamedTuple):
 class ElasticityView(NamedTuple):
     """One moment, after a report of ``reporter``, an index of ``jobs``; None: capacity changed.
 
-    ``steps``: changes that were made in this moment already.
+    ``steps``: changes that were made in this moment already. ``grow_s``, ``shrink_s``: seconds that
+    a job lost lately as it got workers, and as it gave some up; NaN: no job has yet.
     """
 
     now: float
@@ -110,6 +112,16 @@ class ElasticityView(NamedTuple):
     waiting: int
     total: int
     steps: int
+    grow_s: float = math.nan
+    shrink_s: float = math.nan
+
+
+class Transition(NamedTuple):
+    """The epochs from one number of workers to another, ``grows``: a greater one."""
+
+    grows: bool
+    seconds: float = 0.0
+    epochs: int = 0
 
 
 class ElasticJob:
@@ -131,6 +143,7 @@ class ElasticJob:
         self.since_resize = 0
         self.resized = False
         """Since its last report."""
+        self.transition: Transition | None = None
         self.ran = 0
         """Workers that were running at its last report; 0: there was none."""
         self._alike = 0
@@ -178,6 +191,8 @@ class ElasticJob:
 
     def accept(self, report: TrainingReported, warm_reports: int) -> None:
         """Take in a report that has no problem."""
+        running = report.running or self.workers
+        self._follow_transition(running, report)
         if report.epochs_max is not None:
             self.about = replace(self.about, epochs_max=report.epochs_max)
         self.first = self.first or report.epoch
@@ -187,7 +202,6 @@ class ElasticJob:
         )
         if len(self.history) > 2 * HISTORY_MAX:
             del self.history[:HISTORY_MAX]
-        running = report.running or self.workers
         self._alike = self._alike + 1 if running == self.ran else 0
         if self._alike > 1:
             self._pace(running, report.seconds)
@@ -201,6 +215,26 @@ class ElasticJob:
         self.below = self.below + 1 if is_below else 0
         at_minimum = is_below and self.workers == self.about.workers_min
         self.below_at_minimum = self.below_at_minimum + 1 if at_minimum else 0
+
+    def _follow_transition(self, running: int, report: TrainingReported) -> None:
+        """Add the time since the last report, while epochs are not yet whole ones of these workers
+        alone; no other change ends it."""
+        changes = 0 < self.ran != running
+        if changes and self.transition is None:
+            self.transition = Transition(running > self.ran)
+        if self.transition is not None and (changes or self._alike < 1):
+            grows, seconds, epochs = self.transition
+            seconds += report.now - self.reported_at
+            self.transition = Transition(grows, seconds, epochs + report.epoch - self.epoch)
+
+    def lost_s(self) -> tuple[bool, float] | None:
+        """What its last transition took beyond as many epochs of its present workers, seconds, once
+        their pace is known, and whether it grew; None: not now. To be called after each report."""
+        if self.transition is None or self._alike < 2 or self.ran not in self.paces:
+            return None
+        grows, seconds, epochs = self.transition
+        self.transition = None
+        return grows, max(0.0, seconds - epochs * self.paces[self.ran])
 
     def _pace(self, workers: int, seconds: float) -> None:
         """Take in the time of an epoch that began and ended with so many workers, as the one before

@@ -15,6 +15,7 @@ Source: RLPTO (Lu et al., IEEE TPDS 2023), section 3.3, turned from polling into
 from __future__ import annotations
 
 import math
+import statistics
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -42,6 +43,10 @@ from hrm.errors import InvalidRequest
 __all__ = ["ElasticityCore", "ElasticitySettings"]
 
 MINUTE_S = 60.0
+COSTS = 8
+"""What a resize costs is the median of so many at most, the latest..."""
+COSTS_MIN = 3
+"""... and is not known before so many."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +99,8 @@ class ElasticityCore:
         self.servers: frozenset[ApplicationId] | None = None
         self.rejected = 0
         """Proposals that broke a limit."""
+        self._lost_s = {grows: deque[float](maxlen=COSTS) for grows in (True, False)}
+        """By whether jobs grew: what that cost them lately."""
         self._trend = trend
         self._resized_at: deque[float] = deque()
         self._asking: _Asking | None = None
@@ -154,11 +161,18 @@ class ElasticityCore:
         if found is not None:
             return [RefuseReport(job_id=event.job_id, problem=found[0], detail=found[1])]
         job.accept(event, self.settings.warm_reports)
+        self._learn_cost(job)
         self._asking = _Asking(event.now, event.job_id, 0)
         below = job.below_at_minimum if self.settings.flat_at_minimum else job.below
         if below < self.settings.flat_reports:
             return []
         return [TrainingFlattened(job_id=event.job_id)]
+
+    def _learn_cost(self, job: ElasticJob) -> None:
+        lost = job.lost_s()
+        if lost is not None:
+            grows, seconds = lost
+            self._lost_s[grows].append(seconds)
 
     def question(self) -> ElasticityView | None:
         """What the policy is to decide next; None: nothing, until another event.
@@ -210,7 +224,13 @@ class ElasticityCore:
                 place = number
             views.append(self._job_view(job, now, open_now))
         total = self.free + sum(job.workers for job in self.jobs.values())
-        return ElasticityView(now, tuple(views), place, self.free, self.waiting, total, steps)
+        grow_s, shrink_s = (
+            statistics.median(lost) if len(lost) >= COSTS_MIN else math.nan
+            for lost in (self._lost_s[True], self._lost_s[False])
+        )
+        return ElasticityView(
+            now, tuple(views), place, self.free, self.waiting, total, steps, grow_s, shrink_s
+        )
 
     def _job_view(self, job: ElasticJob, now: float, open_now: bool) -> ElasticJobView:
         about, workers = job.about, job.workers

@@ -10,9 +10,13 @@ learns no more is worth half. Three rules follow, of which a moment has one:
   good half of a unit.
 - Something is free: it goes to the jobs to which it is worth most, to each all that it gets at
   once.
-- Neither: a worker moves to where it is worth more, if that will have paid for the time that the
-  move costs both jobs, some epochs, before one of them ends. It leaves a job whose epoch time with
-  its present workers is known.
+- Neither: a worker moves to where it is worth more. It leaves a job whose epoch time with its
+  present workers is known.
+
+Each only where that pays: in the time that the job has left, or has run if that is less, it must
+bring twice what it costs. A resize costs as much time as the latest ones have cost jobs
+(``ElasticJob.lost_s``), or an epoch before that is known. A job with its least takes what is free
+in any case.
 
 Where the job in question may not change yet, it is waited for, until it has reported enough or is
 silent for long: to resize the second best instead costs time twice. With few epochs left nothing
@@ -53,7 +57,7 @@ class SpeedUpRule:
 
     Args:
         waits: a worker is given up for what waits if it is worth less than this share of its first.
-        pays: a move must be worth more than so many epochs of both jobs.
+        pays: what a resize brings must be so many times what it costs.
         learned: what a job that learns no more is worth, as a share.
         epochs_left: a job with fewer epochs before it is not resized.
     """
@@ -64,7 +68,7 @@ class SpeedUpRule:
         self,
         *,
         waits: float = 0.6,
-        pays: float = 5.0,
+        pays: float = 2.0,
         learned: float = 0.5,
         epochs_left: int = 10,
     ) -> None:
@@ -79,11 +83,12 @@ class SpeedUpRule:
         if view.waiting:
             first = sum(job.points for job in view.jobs) / max(1, len(view.jobs))
             places = [place for place in places if view.jobs[place].serves]
-            return self._release(view, places, view.waiting - view.free, self._waits * first)
+            return self._release(view, places, view.waiting - view.free, first)
         takers = heapq.nlargest(max(1, view.free), self._worths(view, places, 1))
         if view.free:
             able = (place for _, place in takers if view.jobs[place].may_grow)
-            return next((Resize(place, self.grant(view, place)) for place in able), None)
+            grown = (Resize(place, self.grant(view, place)) for place in able)
+            return next((each for each in grown if self._pays_to_grow(view, each)), None)
         return self._move(view, places, *takers[0]) if takers else None
 
     def _move(
@@ -98,9 +103,26 @@ class SpeedUpRule:
         both = view.jobs[giver], job
         if worth >= most or not both[0].may_shrink:
             return None
-        left_s = min(_epochs_left(each) * each.seconds for each in both)
-        lost = self._pays * sum(self._speed(each) * each.seconds for each in both)
+        left_s = min(_left_s(each) for each in both)
+        lost = self._cost(both[0], view.shrink_s) + self._cost(job, view.grow_s)
         return Resize(giver, -1) if (most - worth) * left_s > lost else None
+
+    def _pays_to_grow(self, view: ElasticityView, wanted: Resize) -> bool:
+        job = view.jobs[wanted.place]
+        if job.workers == job.workers_min:
+            return True
+        then = self._points(job) / epoch_share(job.paces, job.workers + wanted.delta)
+        gain = then - self._speed(job)
+        return gain * _left_s(job) > self._cost(job, view.grow_s)
+
+    def _pays_to_give(self, view: ElasticityView, place: int, gain: float) -> bool:
+        job = view.jobs[place]
+        return gain * _left_s(job) > self._cost(job, view.shrink_s)
+
+    def _cost(self, job: ElasticJobView, seconds: float) -> float:
+        """What a resize that stops it for so long, or for an epoch if that is not known, has to
+        bring."""
+        return self._pays * self._speed(job) * (seconds if seconds >= 0.0 else job.seconds)
 
     def grant(self, view: ElasticityView, taker: int) -> int:
         """What the job at place ``taker`` gets of what is free, at least 1, where each worker goes
@@ -128,13 +150,15 @@ class SpeedUpRule:
         ]
 
     def _release(
-        self, view: ElasticityView, places: Sequence[int], count: int, below: float
+        self, view: ElasticityView, places: Sequence[int], count: int, first: float
     ) -> Resize | None:
-        """Of the ``count`` jobs whose last worker is worth least, and less than ``below``, the
-        first that may give it up now."""
+        """Of the ``count`` jobs whose last worker is worth least, and much less than ``first``, the
+        first that may give it up now, and for which that pays."""
+        below = self._waits * first
         givers = heapq.nsmallest(count, self._worths(view, places, 0))
-        able = (place for worth, place in givers if worth < below and view.jobs[place].may_shrink)
-        return next((Resize(place, -1) for place in able), None)
+        able = [(w, place) for w, place in givers if w < below and view.jobs[place].may_shrink]
+        pays = (n for w, n in able if self._pays_to_give(view, n, first - w))
+        return next((Resize(place, -1) for place in pays), None)
 
     def _worths(
         self, view: ElasticityView, places: Sequence[int], more: int
@@ -157,10 +181,10 @@ class SpeedUpRule:
         return job.points * (self._learned if has_learned(job) else 1.0)
 
 
-def _epochs_left(job: ElasticJobView) -> int:
-    """Or as many as it has done, if those are fewer: many end before the last that they may do, and
-    some do not say how many that are."""
-    return min(job.epochs_max - job.epoch, job.epoch)
+def _left_s(job: ElasticJobView) -> float:
+    """Until its last epoch, or as long as it has run, if that is less: many end before the last
+    that they may do, and some do not say how many that are."""
+    return min(job.epochs_max - job.epoch, job.epoch) * job.seconds
 
 
 def has_learned(job: ElasticJobView) -> bool:
