@@ -37,7 +37,9 @@ from benchmarks.paper.rlpto_measured import (
     LOADS,
     TEST_FIRST,
     Entry,
+    World,
     compare,
+    constants,
     gain,
     learned_entries,
     measure,
@@ -68,6 +70,14 @@ PARTS = ("measured", "source")
 ALONE = "ablations"
 """A part of its own, for it trains as much as all the others."""
 NODES = (8, 12, 16, 64)
+WORLDS = tuple(
+    (World(workers_max=most, standstill=standstill), load)
+    for most, standstill, load in (
+        (4, 1.0, 0.8), (4, 0.3, 0.8), (4, 2.0, 0.8), (4, 3.0, 0.8), (4, 5.0, 0.8),
+        (12, 1.0, 0.5), (12, 1.0, 0.8), (12, 1.0, 1.1), (12, 3.0, 0.8),
+    )
+)  # fmt: skip
+"""With loads."""
 FAMILIES = ("beta", "on-demand", "constant", "speed-up")
 """Rules that are compared, each the best of its family."""
 RULE = "speed-up"
@@ -96,7 +106,8 @@ ABLATIONS: dict[str, dict[str, Any]] = {
 class Size:
     """How much is run. ``seeds`` of tables II and III, ``mixes`` of the four mixes; of measured
     curves ``tests`` of all loads together, and of each ``validations`` and, for other numbers of
-    nodes and ablations, ``few``, or ``others`` over the number of nodes if that is more."""
+    nodes and ablations, ``few``, or ``others`` over the number of nodes if that is more. ``worlds``
+    of each of ``WORLDS``."""
 
     seeds: int = 20
     mixes: int = 5
@@ -104,6 +115,7 @@ class Size:
     validations: int = 2
     few: int = 2
     others: int = 160
+    worlds: int = 20
     trainings: int = 5
     decisions: int = 16_384
     nodes: tuple[int, ...] = NODES
@@ -111,7 +123,8 @@ class Size:
 
 
 QUICK = Size(
-    seeds=3, mixes=2, tests=3, validations=1, few=1, others=8, trainings=1, decisions=2_048,
+    seeds=3, mixes=2, tests=3, validations=1, few=1, others=8, worlds=2, trainings=1,
+    decisions=2_048,
     nodes=(8, 16),
     ablated=1_024,
 )  # fmt: skip
@@ -204,6 +217,7 @@ def measured(draw: DrawCurve, models: Sequence[Model], size: Size) -> dict[str, 
         "gain_over_beta_ci95": [over[beta]["low"], over[beta]["high"]],
         "oracle_headroom": headroom["mean"],
         "nodes": other_sizes(draw, best, learned, size),
+        "worlds": other_worlds(draw, best, size),
         "seeds": size.tests,
     }
 
@@ -219,7 +233,7 @@ def other_sizes(
             TEST_FIRST + 1_000, TEST_FIRST + 1_000 + max(size.few, size.others // workers)
         )
         rows = {
-            entry.name: measure(entry, draw, seeds, LOADS[1], workers=workers)
+            entry.name: measure(entry, draw, seeds, LOADS[1], world=World(workers))
             for entry in (*rules, *learned)
         }
         held = {"": rows}
@@ -229,6 +243,25 @@ def other_sizes(
             **{f"{RULE} over {rule.name}": gain(held, [RULE], rule.name) for rule in rules[1:-1]},
         }
         note(f"{workers} workers are done")
+    return found
+
+
+def other_worlds(draw: DrawCurve, best: dict[str, Entry], size: Size) -> list[dict[str, Any]]:
+    """What the rule of speed-ups gains in time to delivery over rules that are tuned elsewhere and
+    over constants, where jobs may be larger and resizes cost more."""
+    seeds = range(TEST_FIRST + 2_000, TEST_FIRST + 2_000 + size.worlds)
+    rules = [best["on-demand"], *constants()]
+    found = []
+    for world, load in WORLDS:
+        held = {
+            "": {
+                entry.name: measure(entry, draw, seeds, load, world=world)
+                for entry in (best[RULE], *rules)
+            }
+        }
+        gains = {rule.name: gain(held, [RULE], rule.name) for rule in rules}
+        found.append({**world._asdict(), "load": load, "gains": gains})
+        note(f"{world} is done")
     return found
 
 

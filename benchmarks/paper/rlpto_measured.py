@@ -15,7 +15,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -41,8 +41,11 @@ from hrm.policies.model_files import Model
 __all__ = [
     "LOADS",
     "Entry",
+    "World",
     "bootstrap",
+    "cluster_of",
     "compare",
+    "constants",
     "gain",
     "learned_entries",
     "measure",
@@ -72,28 +75,41 @@ class Entry:
     beta: float = 0.0003
 
 
+class World(NamedTuple):
+    """``workers`` of the cluster, ``workers_max`` of a job, and how many times longer than 5 to 60
+    s a resize stops a job."""
+
+    workers: int = 12
+    workers_max: int = 4
+    standstill: float = 1.0
+
+
+USUAL = World()
+
+
 def cluster_of(
-    draw: DrawCurve, seed: int, load: float, *, workers: int, beta: float
+    draw: DrawCurve, seed: int, load: float, *, world: World, beta: float
 ) -> TrainingCluster:
     """The jobs of ``seed`` and ``load``, the same for all policies."""
-    rng = np.random.default_rng([seed, int(10 * load), workers])
+    rng = np.random.default_rng([seed, int(10 * load), world.workers])
     jobs = arriving_jobs(
-        rng, draw, count=JOBS_PER_WORKER * workers, workers=workers, load=load, beta=beta
-    )
+        rng, draw, count=JOBS_PER_WORKER * world.workers, workers=world.workers, load=load,
+        beta=beta, workers_max=world.workers_max,
+    )  # fmt: skip
     rules = ClusterRules(
-        workers=workers, by_priority=True, stops_flat=False, resize_s=(5.0, 60.0),
-        failures_per_hour=0.5,
+        workers=world.workers, by_priority=True, stops_flat=False,
+        resize_s=(5.0 * world.standstill, 60.0 * world.standstill), failures_per_hour=0.5,
     )  # fmt: skip
     return TrainingCluster(jobs, rules, ElasticityCore(), seed)
 
 
 def measure(
-    entry: Entry, draw: DrawCurve, seeds: Sequence[int], load: float, *, workers: int = 12
+    entry: Entry, draw: DrawCurve, seeds: Sequence[int], load: float, *, world: World = USUAL
 ) -> list[dict[str, float]]:
     """The figures of each seed."""
     found = []
     for seed in seeds:
-        cluster = cluster_of(draw, seed, load, workers=workers, beta=entry.beta)
+        cluster = cluster_of(draw, seed, load, world=world, beta=entry.beta)
         figures = run_policy(cluster, entry.policy(cluster)).figures()
         found.append({name: figures[name] for name in FIGURES})
     return found
@@ -107,14 +123,18 @@ def plain_entries() -> list[Entry]:
             Entry(name=f"on-demand-{b:g}", policy=lambda c: BetaRule(on_demand=True), beta=b)
             for b in TUNED_BETAS
         ),
-        *(
-            Entry(name=f"constant-{w}", policy=lambda c, w=w: ConstantWorkers(w))  # type: ignore[misc]
-            for w in (1, 2, 3, 4)
-        ),
+        *constants(),
         speed_up_entry(),
         Entry(name="keep", policy=lambda c: KeepWorkers()),
         Entry(name="drf", policy=lambda c: EqualTenants()),
         Entry(name="random", policy=lambda c: RandomResize(np.random.default_rng(0xA11))),
+    ]
+
+
+def constants() -> list[Entry]:
+    return [
+        Entry(name=f"constant-{w}", policy=lambda c, w=w: ConstantWorkers(w))  # type: ignore[misc]
+        for w in (1, 2, 3, 4)
     ]
 
 

@@ -75,6 +75,9 @@ def _measured(found: Mapping[str, Any]) -> str:
         _outside(found["found"]),
         "Other clusters, load 0.8, nothing trained for them, gain over the tuned beta rule:",
         _nodes(found["nodes"]),
+        "Other worlds: what the rule of speed-ups gains in time to delivery over rules as above, "
+        "where a resize stops a job for so many times as long, and jobs may have so many workers:",
+        _worlds(found["worlds"]),
         "Scores of rules on validation seeds (mean time to delivery, s): "
         + ", ".join(f"{name} {value:.0f}" for name, value in found["tuned"].items())
         + ".",
@@ -115,6 +118,17 @@ def _nodes(found: Mapping[str, Mapping[str, Mapping[str, float]]]) -> str:
         ("workers", *names),
         [(workers, *(_share(held[name]) for name in names)) for workers, held in found.items()],
     )
+
+
+def _worlds(found: Sequence[Mapping[str, Any]]) -> str:
+    return table(
+        ("standstill", "workers of a job", "load", *(f"over {name}" for name in found[0]["gains"])),
+        [
+            (f"{world['standstill']:g}", world["workers_max"], world["load"],
+             *(_share(value) for value in world["gains"].values()))
+            for world in found
+        ],
+    )  # fmt: skip
 
 
 def _tables(found: Mapping[str, Any]) -> str:

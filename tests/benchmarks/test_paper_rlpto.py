@@ -20,6 +20,7 @@ from benchmarks.paper import rlpto
 from benchmarks.paper.rlpto_curves import drawing_measured, load_measured
 from benchmarks.paper.rlpto_measured import (
     Entry,
+    World,
     bootstrap,
     cluster_of,
     compare,
@@ -196,7 +197,7 @@ def test_without_data_it_says_what_to_pass(tmp_path: Path) -> None:
 
 def test_jobs_of_a_seed_are_the_same_for_all(prepared: Path) -> None:
     draw = drawing_measured(load_measured(prepared))
-    one, other = (cluster_of(draw, 5, 0.8, workers=8, beta=beta) for beta in (0.0003, 0.003))
+    one, other = (cluster_of(draw, 5, 0.8, world=World(8), beta=beta) for beta in (0.0003, 0.003))
     for name, held in one.jobs.items():
         theirs = other.jobs[name].job
         assert (held.job.arrives, held.job.points) == (theirs.arrives, theirs.points)
@@ -208,7 +209,7 @@ def test_a_small_run_has_every_figure(
     prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small = rlpto.Size(
-        seeds=1, mixes=1, tests=3, validations=1, few=1, trainings=1, decisions=256, nodes=(8,),
+        seeds=1, mixes=1, tests=3, validations=1, few=1, worlds=1, trainings=1, decisions=256, nodes=(8,),
         ablated=256,
     )  # fmt: skip
     monkeypatch.setattr(rlpto, "QUICK", small)
