@@ -209,8 +209,8 @@ def test_a_small_run_has_every_figure(
     prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small = rlpto.Size(
-        seeds=1, mixes=1, tests=3, validations=1, few=1, worlds=1, trainings=1, decisions=256, nodes=(8,),
-        ablated=256,
+        seeds=1, mixes=1, tests=3, validations=1, few=1, worlds=1, trainings=1, decisions=256,
+        nodes=(8,), ablated=256,
     )  # fmt: skip
     monkeypatch.setattr(rlpto, "QUICK", small)
     monkeypatch.setattr(rlpto, "ABLATIONS", {"clip": {"penalty": "clip"}})
