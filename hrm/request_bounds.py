@@ -176,6 +176,7 @@ FIELDS: dict[str, FieldBound] = {
     "ListApplicationsRequest.queue": _LABEL,
     # QueueService
     "QueueStated.name": _LABEL,
+    "QueueStated.maximum_class": _LABEL,
     "QueueStated.order": _LABEL,
     "QueueQuota.cores": _LABEL,
     "QueueQuota.memory": _LABEL,

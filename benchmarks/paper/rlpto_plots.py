@@ -101,7 +101,8 @@ def _gains(whole: Any, document: Mapping[str, Any]) -> None:
     left.set_xticks(range(len(shown)), list(shown), rotation=20, fontsize=7)
     left.set_ylabel(f"sooner than {best['beta']}, %")
     for place, held in enumerate(found["nodes"].values()):
-        for number, (name, value) in enumerate(held.items()):
+        own = [(name, value) for name, value in held.items() if " over " not in name]
+        for number, (name, value) in enumerate(own):
             label = name if place == 0 else None
             _bar(right, place + 0.2 * number, value, _COLOURS[3 + number], label)
     right.set_xticks(range(len(found["nodes"])), list(found["nodes"]))

@@ -365,7 +365,8 @@ def test_drivers_that_no_open_node_could_hold_wait_in_line(schedulers: int) -> N
     for _ in range(50):
         submitters.submit()
     cluster.advance(60)
-    assert "only nodes that are draining" in submitters.why(submitters.drivers[49])
+    why = submitters.why(submitters.drivers[49])
+    assert "nothing new starts, since all 2 nodes are drained (n0, n1)" in why
     assert not cluster.master.master_state.unqueued_drivers
     drain(cluster, undo=True)
     cluster.advance(2)

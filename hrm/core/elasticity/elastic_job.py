@@ -32,7 +32,7 @@ __all__ = [
     "ElasticJobView",
     "ElasticityView",
     "EpochSample",
-    "Transition",
+    "ResizeEpochs",
 ]
 
 HISTORY_MAX = 128
@@ -116,7 +116,7 @@ class ElasticityView(NamedTuple):
     shrink_s: float = math.nan
 
 
-class Transition(NamedTuple):
+class ResizeEpochs(NamedTuple):
     """The epochs from one number of workers to another, ``grows``: a greater one."""
 
     grows: bool
@@ -143,7 +143,7 @@ class ElasticJob:
         self.since_resize = 0
         self.resized = False
         """Since its last report."""
-        self.transition: Transition | None = None
+        self.transition: ResizeEpochs | None = None
         self.ran = 0
         """Workers that were running at its last report; 0: there was none."""
         self._alike = 0
@@ -221,11 +221,11 @@ class ElasticJob:
         alone; no other change ends it."""
         changes = 0 < self.ran != running
         if changes and self.transition is None:
-            self.transition = Transition(running > self.ran)
+            self.transition = ResizeEpochs(running > self.ran)
         if self.transition is not None and (changes or self._alike < 1):
             grows, seconds, epochs = self.transition
             seconds += report.now - self.reported_at
-            self.transition = Transition(grows, seconds, epochs + report.epoch - self.epoch)
+            self.transition = ResizeEpochs(grows, seconds, epochs + report.epoch - self.epoch)
 
     def lost_s(self) -> tuple[bool, float] | None:
         """What its last transition took beyond as many epochs of its present workers, seconds, once

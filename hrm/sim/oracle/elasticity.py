@@ -100,7 +100,7 @@ class ElasticityChecks:
             return
         if app.record.workload_class is WorkloadClass.STREAM:
             self._violated(f"{name} is a stream, and is limited")
-        if app.training is latest and event.training[0].epoch <= 1:
+        if event.training[0].epoch <= 1:
             self._violated(f"{name} begins another model, and has the limit of the last one")
 
     def _silent(self, core: MasterCore, now: float) -> None:
@@ -198,15 +198,23 @@ def _is_wanted(core: MasterCore, name: ApplicationId, *, raised: bool) -> bool:
         return True
     if elastic.waiting:
         return _serves(core, name)
-    return any(x.workers < x.about.workers_max for y, x in elastic.jobs.items() if y != name)
+    others = [(y, x) for y, x in elastic.jobs.items() if y != name]
+    # One without a limit takes what it waits for, and is known with that from this moment on.
+    return any(
+        x.workers < x.about.workers_max or _waiting(core.master_state.applications[y])
+        for y, x in others
+    )
 
 
 def _serves(core: MasterCore, name: ApplicationId) -> bool:
     """Whether something of another application waits that would start where ``name`` has an
-    executor, or no larger than what that waits for itself."""
+    executor, or at a unit that shares memory with that, or is no larger than what that waits for
+    itself."""
     apps, state = core.master_state.live, core.master_state.state
     awaited = sum(map(_vector, _waiting(apps[name])), np.zeros(4, np.int64))
     places = {x.unit_id for x in _executors(apps[name]) if x.node} & state.rows.keys()
+    pools = [queue.pool for unit_id in places if (queue := state.find(unit_id)) is not None]
+    places |= {x.unit.unit_id for pool in pools for x in pool} & state.rows.keys()
     for other, app in apps.items():
         demands = (
             {} if other == name else {demand_vector(x.request.resources) for x in _waiting(app)}

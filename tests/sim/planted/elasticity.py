@@ -68,12 +68,16 @@ def trainings(seed: int, *, resizes_per_minute: int = 60, crowded: bool = True) 
 
 def gangs_are_broken_up(patch: pytest.MonkeyPatch) -> None:
     """One executor is enough for every application."""
-    started = ElasticityCore.started
+    started, changed = ElasticityCore.started, ElasticityCore.workers_changed
 
     def of_one(self: ElasticityCore, event: Any) -> None:
         started(self, replace(event, workers_min=1))
 
+    def still_of_one(self: ElasticityCore, event: Any) -> None:
+        changed(self, replace(event, limits=event.limits and (1, event.limits[1])))
+
     patch.setattr(ElasticityCore, "started", of_one)
+    patch.setattr(ElasticityCore, "workers_changed", still_of_one)
 
 
 def the_limit_is_forgotten(patch: pytest.MonkeyPatch) -> None:
@@ -160,8 +164,9 @@ def unlike_nodes(seed: int) -> Plan:
     return replace(plan, nodes=nodes, applications=applications)
 
 
-def others_leave(seed: int) -> Plan:
-    """Two that learn no more have given up three executors each, when others leave them four."""
+def others_leave(seed: int, *, stay: int = 4) -> Plan:
+    """Two that learn no more have given up three executors each, when others leave them some of
+    eight."""
     plan = trainings(seed)
     unit = plan.nodes[0].units[0]
     nodes = tuple(
@@ -180,7 +185,7 @@ def others_leave(seed: int) -> Plan:
     applications = (
         replace(flat, name="one", work_s=100.0),
         replace(flat, name="other", work_s=100.0),
-        replace(silent, targets=((0.0, 8), (9.0, 4)), kill_chance=1.0, work_s=150.0),
+        replace(silent, targets=((0.0, 8), (9.0, stay)), kill_chance=1.0, work_s=150.0),
     )
     return replace(plan, nodes=nodes, applications=applications)
 
