@@ -44,7 +44,7 @@ def history(
     ] = None,
 ) -> None:
     """Start Spark's history server on the event logs of ended applications; Ctrl-C ends it."""
-    from hrm.cli import embedded, spark
+    from hrm.cli import embedded, spark_setup
 
     home = (state_dir or address.state_home()).expanduser().absolute()
     logs = (directory or home / embedded.EVENT_LOGS).expanduser().absolute()
@@ -54,8 +54,8 @@ def history(
             f"hrm up, or name one with --dir"
         )
     port = embedded.free_port(address.DEFAULT_HOST, port, "hrm history --port 0")
-    variables = spark.spark_environment()
-    program = spark.spark_submit().with_name("spark-class")
+    variables = spark_setup.spark_environment()
+    program = spark_setup.spark_submit().with_name("spark-class")
     console.note(f"the history server reads {logs}; Ctrl-C ends it")
     typer.echo(f"http://{address.DEFAULT_HOST}:{port}")
     sys.stdout.flush()

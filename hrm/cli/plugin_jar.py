@@ -20,7 +20,7 @@ from typing import Annotated
 import typer
 
 from hrm import errors
-from hrm.cli.spark import spark_submit
+from hrm.cli.spark_setup import spark_submit
 from hrm.spark import build
 from hrm.spark.launch import Spark, find_spark
 

@@ -21,7 +21,7 @@ import typer
 from hrm import address, errors
 from hrm.cli import console
 from hrm.cli.console import Output
-from hrm.cli.spark import spark_environment, spark_submit
+from hrm.cli.spark_setup import spark_environment, spark_submit
 from hrm.spark.warm.client import KEEP, Frames, frame
 from hrm.spark.warm.server import ADDRESS_FILE, place
 

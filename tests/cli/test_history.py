@@ -14,7 +14,8 @@ from typer.testing import Result
 
 from hrm.cli import history
 from hrm.cli.embedded import Cluster
-from hrm.cli.spark import conf_dir, spark_environment
+from hrm.cli.spark_setup import spark_environment
+from hrm.spark.conf import conf_dir
 
 
 def cluster_in(home: Path, *, event_log: bool) -> Cluster:

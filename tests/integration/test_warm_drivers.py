@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
-from hrm.cli.spark import spark_submit
+from hrm.cli.spark_setup import spark_submit
 from tests.integration.conftest import APPS, Cluster, command_of
 from tests.spark_tools import SparkTools
 

@@ -143,7 +143,7 @@ class ElasticJob:
         self.since_resize = 0
         self.resized = False
         """Since its last report."""
-        self.transition: ResizeEpochs | None = None
+        self._transition: ResizeEpochs | None = None
         self.ran = 0
         """Workers that were running at its last report; 0: there was none."""
         self._alike = 0
@@ -220,20 +220,20 @@ class ElasticJob:
         """Add the time since the last report, while epochs are not yet whole ones of these workers
         alone; no other change ends it."""
         changes = 0 < self.ran != running
-        if changes and self.transition is None:
-            self.transition = ResizeEpochs(running > self.ran)
-        if self.transition is not None and (changes or self._alike < 1):
-            grows, seconds, epochs = self.transition
+        if changes and self._transition is None:
+            self._transition = ResizeEpochs(running > self.ran)
+        if self._transition is not None and (changes or self._alike < 1):
+            grows, seconds, epochs = self._transition
             seconds += report.now - self.reported_at
-            self.transition = ResizeEpochs(grows, seconds, epochs + report.epoch - self.epoch)
+            self._transition = ResizeEpochs(grows, seconds, epochs + report.epoch - self.epoch)
 
     def lost_s(self) -> tuple[bool, float] | None:
         """What its last transition took beyond as many epochs of its present workers, seconds, once
         their pace is known, and whether it grew; None: not now. To be called after each report."""
-        if self.transition is None or self._alike < 2 or self.ran not in self.paces:
+        if self._transition is None or self._alike < 2 or self.ran not in self.paces:
             return None
-        grows, seconds, epochs = self.transition
-        self.transition = None
+        grows, seconds, epochs = self._transition
+        self._transition = None
         return grows, max(0.0, seconds - epochs * self.paces[self.ran])
 
     def _pace(self, workers: int, seconds: float) -> None:

@@ -46,7 +46,7 @@ from hrm.core.vocabulary.node_requirement import NodeRequirement
 __all__ = ["KINDS_MAX", "LOOKED_MAX", "ElasticDemand", "ServedWaiters", "wanted_executors"]
 
 LOOKED_MAX = 4_000
-"""ServedWaiters that are looked at for one application: some milliseconds."""
+"""Waiters that are looked at for one application: some milliseconds."""
 KINDS_MAX = 32
 _DEFAULT_PROFILE = 0
 _NOTHING: Vector = (0, 0, 0, 0)

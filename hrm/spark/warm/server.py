@@ -7,7 +7,7 @@ when this process ends; what waits ends with it. ::
     $HRM_HOME/warm/address    the socket's path: where clients look, mode 0600
     $HRM_HOME/warm/lock       held while a server runs
     $HRM_HOME/warm/log        what it has done
-    /tmp/hrm-warm-XXXX/       the socket, and a log for each JVM that waits
+    /tmp/hrm-warm-*/          the socket, and a log for each JVM that waits
 
 One thread, one loop. No client can hold it up: sockets do not block, and a client that has not said
 what it wants within ``CLIENT_LIMIT_S`` is dropped.
